@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 
 namespace stepwell::format {
 namespace {
@@ -80,6 +81,27 @@ KeyPath ComponentsSpelled(const std::string& spelling) {
 }
 
 // Goes back to the last * only: that is enough, and takes at most |text| * |spelling| steps.
+std::optional<std::vector<std::string>> PatternComponent::Capture(std::string_view spelling) const {
+  std::vector<std::string> taken;
+  const std::function<bool(size_t, size_t)> capture = [&](size_t p, size_t t) {
+    if (p == text.size()) return t == spelling.size();
+    if (wild.empty() || !wild[p]) {
+      return t < spelling.size() && text[p] == spelling[t] && capture(p + 1, t + 1);
+    }
+    const bool is_star = text[p] == '*';
+    if (!is_star && t == spelling.size()) return false;
+    const size_t least = is_star ? t : t + CharacterBytes(spelling, t);
+    for (size_t end = is_star ? spelling.size() : least;; --end) {
+      taken.emplace_back(spelling.substr(t, end - t));
+      if (capture(p + 1, end)) return true;
+      taken.pop_back();
+      if (end == least) return false;
+    }
+  };
+  if (!capture(0, 0)) return std::nullopt;
+  return taken;
+}
+
 bool PatternComponent::Matches(std::string_view spelling) const {
   if (kind == Kind::kLiteral) return text == spelling;
   size_t p = 0;

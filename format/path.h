@@ -41,6 +41,8 @@ struct PatternComponent {
 
   // Not for kAnyDepth, which is not limited to one component.
   bool Matches(std::string_view spelling) const;
+  // What each wildcard stands for where it matches, * for as much as it can.
+  std::optional<std::vector<std::string>> Capture(std::string_view spelling) const;
 };
 
 class PathPattern {

@@ -5,6 +5,7 @@
 
 #include "api/cpp/core.h"
 #include "format/key.h"
+#include "format/names.h"
 #include "io/bytes.h"
 
 namespace stepwell {
@@ -15,52 +16,6 @@ std::string CodecName(const format::LeafRecord& record) {
   if (!codec) return "mixed";
   const format::CodecInfo* const info = format::FindCodec(*codec);
   return info == nullptr ? StrCat("codec ", static_cast<unsigned>(*codec)) : info->name;
-}
-
-std::string ContainerName(format::ContainerKind container) {
-  switch (container) {
-    case format::ContainerKind::kDict:
-      return "dict";
-    case format::ContainerKind::kList:
-      return "list";
-    case format::ContainerKind::kTuple:
-      return "tuple";
-    case format::ContainerKind::kNamedTuple:
-      return "namedtuple";
-    case format::ContainerKind::kObject:
-      return "object";
-    case format::ContainerKind::kNotContainer:
-      break;
-  }
-  return "node";
-}
-
-std::string ValueTypeName(format::ValueType type) {
-  switch (type) {
-    case format::ValueType::kNone:
-      return "None";
-    case format::ValueType::kNumpyArray:
-      return "numpy";
-    case format::ValueType::kJaxArray:
-      return "jax";
-    case format::ValueType::kNumpyScalar:
-      return "numpy scalar";
-    case format::ValueType::kPrngKey:
-      return "jax key";
-    case format::ValueType::kInt:
-      return "int";
-    case format::ValueType::kFloat:
-      return "float";
-    case format::ValueType::kBool:
-      return "bool";
-    case format::ValueType::kStr:
-      return "str";
-    case format::ValueType::kBytes:
-      return "bytes";
-    case format::ValueType::kComplex:
-      return "complex";
-  }
-  return StrCat("type ", static_cast<unsigned>(type));
 }
 
 LeafType TypeOf(const format::LeafRecord& record) {
@@ -125,13 +80,13 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
   info.variable_types = record.variable_types;
   if (record.kind == format::LeafKind::kNode) {
     info.type = LeafType::kNode;
-    info.kind = ContainerName(record.container);
+    info.kind = format::NameOf(record.container);
     info.type_name = record.type_name;
     info.children = record.child_count;
     return info;
   }
   info.type = TypeOf(record);
-  info.kind = ValueTypeName(record.value_type);
+  info.kind = format::NameOf(record.value_type);
   info.shape = record.shape;
   info.chunk_shape = record.chunk_shape;
   info.codec = CodecName(record);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/python/durable.h"
-
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "db/export/durable.h"
 #include "io/open_disk.h"

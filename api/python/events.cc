@@ -1,16 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/events.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <pthread.h>
 
 #include <thread>
+#include <utility>
+
+#include "api/python/bindings.h"
 
 namespace stepwell::python {
 namespace {
 
+namespace nb = nanobind;
+
 EventQueue* g_queue = new EventQueue;
 
 void ReplaceQueueInChild() { g_queue = new EventQueue; }
+
+// Drops the references that the engine has let go.
+EventQueue::Events TakeEvents(double timeout_s) {
+  EventQueue::Events events;
+  {
+    nb::gil_scoped_release release;
+    events =
+        EventQueue::Get().Take(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
+  }
+  for (PyObject* object : events.drops) Py_DECREF(object);
+  return events;
+}
 
 }  // namespace
 
@@ -37,7 +57,7 @@ void EventQueue::Log(LogLevel level, std::string_view text) {
   {
     std::lock_guard lock(mutex_);
     was_empty = EmptyLocked();
-    events_.logs.emplace_back(level, std::string(text));
+    events_.logs.push_back({level, std::string(text)});
   }
   Notify(was_empty);
 }
@@ -80,6 +100,32 @@ std::shared_ptr<const void> HoldForEngine(PyObject* object) {
   return {static_cast<const void*>(object), [](const void* held) {
             EventQueue::Get().Drop(static_cast<PyObject*>(const_cast<void*>(held)));
           }};
+}
+
+void BindEvents(nb::module_& m) {
+  using nb::arg;
+  nb::enum_<LogLevel>(m, "LogLevel")
+      .value("DEBUG", LogLevel::kDebug)
+      .value("INFO", LogLevel::kInfo)
+      .value("WARNING", LogLevel::kWarning)
+      .value("ERROR", LogLevel::kError);
+  using LogLine = EventQueue::LogLine;
+  nb::class_<LogLine>(m, "LogLine")
+      .def_ro("level", &LogLine::level)
+      .def_prop_ro("text", [](const LogLine& line) {
+        return nb::steal<nb::str>(PyUnicode_DecodeUTF8(
+            line.text.data(), static_cast<Py_ssize_t>(line.text.size()), "backslashreplace"));
+      });
+  using Events = EventQueue::Events;
+  nb::class_<Events>(m, "Events")
+      .def_ro("logs", &Events::logs)
+      // Tokens that handles were to notify of.
+      .def_ro("completions", &Events::completions);
+  m.def("take_events", &TakeEvents, arg("timeout"));
+  m.def(
+      "set_log_level", [](std::optional<LogLevel> level) { EventQueue::Get().SetLevel(level); },
+      arg("level").none());
+  m.def("wake_events", [] { EventQueue::Get().Wake(); });
 }
 
 }  // namespace stepwell::python

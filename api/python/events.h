@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "io/log.h"
@@ -22,9 +22,13 @@ namespace stepwell::python {
 
 class EventQueue {
  public:
+  struct LogLine {
+    LogLevel level;
+    std::string text;
+  };
   struct Events {
     std::vector<PyObject*> drops;  // one reference each
-    std::vector<std::pair<LogLevel, std::string>> logs;
+    std::vector<LogLine> logs;
     std::vector<uint64_t> completions;  // tokens of on_complete
   };
 
@@ -35,8 +39,11 @@ class EventQueue {
 
   void Drop(PyObject* object);
   void Log(LogLevel level, std::string_view text);
-  // Lines below `level` (a LogLevel) are dropped at once: no thread is woken for them.
-  void SetLevel(int level) { level_.store(level, std::memory_order_relaxed); }
+  // Lines below `level` (none: all) are dropped at once: no thread is woken for them.
+  void SetLevel(std::optional<LogLevel> level) {
+    const int none = static_cast<int>(LogLevel::kError) + 1;
+    level_.store(level ? static_cast<int>(*level) : none, std::memory_order_relaxed);
+  }
   void Complete(uint64_t token);
 
   // Waits for events; without the GIL. Empty after `timeout` or Wake. A wait collects for a

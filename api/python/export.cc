@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/export.h"
 
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -9,10 +9,9 @@
 #include <atomic>
 #include <map>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
-#include "api/python/leaves.h"
-#include "format/key.h"
 
 namespace stepwell::python {
 
@@ -37,27 +36,23 @@ auto RunWithProgress(nb::object callable, Function run) {
       [&] { progress.Tell(); });
 }
 
-// [(path, reason)]
-std::vector<std::pair<std::string, std::string>> ReasonsOf(
-    const std::vector<db::ExportReport::Leaf>& leaves) {
-  std::vector<std::pair<std::string, std::string>> out;
-  for (const auto& leaf : leaves) out.emplace_back(leaf.path, leaf.reason);
-  return out;
+// An option of bytes that need not be UTF-8.
+template <typename Options>
+void BindSubtree(nb::class_<Options>& options) {
+  options.def_prop_rw(
+      "subtree_key",
+      [](const Options& self) {
+        return nb::bytes(self.subtree_key.data(), self.subtree_key.size());
+      },
+      [](Options& self, const nb::bytes& key) {
+        self.subtree_key.assign(key.c_str(), key.size());
+      });
 }
 
 }  // namespace
 
-std::string SubtreeKey(const Subtree& subtree) {
-  if (!subtree) return "";
-  format::KeyPath path;
-  for (nb::handle component : subtree->second) path.push_back(ComponentFromPython(component));
-  return ValueOrThrow(format::EncodeLeafKey(subtree->first, path));
-}
-
 db::ExportReport ExportStep(db::StoreReader* store, uint64_t step, const std::string& destination,
-                            db::ExportOptions options, const Subtree& subtree,
-                            nb::object progress) {
-  options.subtree_key = SubtreeKey(subtree);
+                            db::ExportOptions options, nb::object progress) {
   return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
     return db::Export(*store, step, destination, options);
@@ -65,13 +60,8 @@ db::ExportReport ExportStep(db::StoreReader* store, uint64_t step, const std::st
 }
 
 db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
-                                     const std::string& destination, ArchiveFormat format,
-                                     OnUnsupported on_unsupported, const Subtree& subtree,
+                                     const std::string& destination, db::ArchiveOptions options,
                                      nb::object progress) {
-  db::ArchiveOptions options;
-  options.format = format;
-  options.on_unsupported = on_unsupported;
-  options.subtree_key = SubtreeKey(subtree);
   return RunWithProgress(std::move(progress), [&](const ProgressFunction& function) {
     options.progress = function;
     return db::ExportArchive(*store, step, destination, options);
@@ -102,11 +92,11 @@ void PartsExport::Close() {
   made_.reset();
 }
 
-std::unique_ptr<PartsExport> BeginPartsExport(
-    db::StoreReader* store, std::shared_ptr<db::StepReader> own,
-    const std::vector<std::pair<uint32_t, nb::bytes>>& others, const std::string& destination,
-    db::ExportOptions options, const Subtree& subtree) {
-  options.subtree_key = SubtreeKey(subtree);
+std::unique_ptr<PartsExport> BeginPartsExport(db::StoreReader* store,
+                                              std::shared_ptr<db::StepReader> own,
+                                              const std::map<uint32_t, nb::bytes>& others,
+                                              const std::string& destination,
+                                              db::ExportOptions options) {
   std::map<uint32_t, std::string> records;
   for (const auto& [part, bytes] : others) {
     records.emplace(part, std::string(bytes.c_str(), bytes.size()));
@@ -150,8 +140,8 @@ void BindExport(nb::module_& m) {
       .value("safetensors", ArchiveFormat::kSafetensors)
       .value("npz", ArchiveFormat::kNpz);
 
-  nb::class_<db::ExportOptions>(m, "OrbaxOptions")
-      .def(nb::init<>())
+  nb::class_<db::ExportOptions> orbax(m, "OrbaxOptions");
+  orbax.def(nb::init<>())
       .def_rw("mode", &db::ExportOptions::mode)
       .def_rw("layout", &db::ExportOptions::layout)
       .def_rw("leaves", &db::ExportOptions::leaves)
@@ -164,8 +154,17 @@ void BindExport(nb::module_& m) {
       .def_rw("unnamed_default", &db::ExportOptions::unnamed_default)
       .def_rw("file_mode", &db::ExportOptions::file_mode)
       .def_rw("data_file_bytes", &db::ExportOptions::data_file_bytes);
+  BindSubtree(orbax);
+  nb::class_<db::ArchiveOptions> archive(m, "ArchiveOptions");
+  archive.def(nb::init<>())
+      .def_rw("format", &db::ArchiveOptions::format)
+      .def_rw("on_unsupported", &db::ArchiveOptions::on_unsupported);
+  BindSubtree(archive);
 
   using Report = db::ExportReport;
+  nb::class_<Report::Leaf>(m, "ExportedLeaf")
+      .def_ro("path", &Report::Leaf::path)
+      .def_ro("reason", &Report::Leaf::reason);
   nb::class_<Report>(m, "ExportReport")
       .def_ro("path", &Report::path)
       .def_ro("mode", &Report::mode)
@@ -174,10 +173,10 @@ void BindExport(nb::module_& m) {
       .def_ro("step_bytes", &Report::step_bytes)
       .def_ro("apparent_bytes", &Report::apparent_bytes)
       .def_ro("written_bytes", &Report::written_bytes)
-      .def_prop_ro("skipped", [](const Report& r) { return ReasonsOf(r.skipped); })
-      .def_prop_ro("widened", [](const Report& r) { return ReasonsOf(r.widened); })
-      .def_prop_ro("as_numpy", [](const Report& r) { return ReasonsOf(r.as_numpy); })
-      .def_prop_ro("as_text", [](const Report& r) { return ReasonsOf(r.as_text); });
+      .def_ro("skipped", &Report::skipped)
+      .def_ro("widened", &Report::widened)
+      .def_ro("as_numpy", &Report::as_numpy)
+      .def_ro("as_text", &Report::as_text);
 
   using db::ByteRun;
   nb::class_<ByteRun>(m, "ByteRun")

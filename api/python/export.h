@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports of steps, for stepwell/_interop/step_export.py and _distributed/local_disks_export.py.
+// Exports of steps, for stepwell/_backend/export_options.py and _distributed/local_disks_export.py.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "db/export/archive/archive.h"
@@ -16,17 +15,11 @@
 
 namespace stepwell::python {
 
-// (item, [component, …]) of the record that an export has only.
-using Subtree = std::optional<std::pair<std::string, nanobind::list>>;
-std::string SubtreeKey(const Subtree& subtree);
-
 // Ctrl-C stops these; nothing is left.
 db::ExportReport ExportStep(db::StoreReader* store, uint64_t step, const std::string& destination,
-                            db::ExportOptions options, const Subtree& subtree,
-                            nanobind::object progress);
+                            db::ExportOptions options, nanobind::object progress);
 db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
-                                     const std::string& destination, ArchiveFormat format,
-                                     OnUnsupported on_unsupported, const Subtree& subtree,
+                                     const std::string& destination, db::ArchiveOptions options,
                                      nanobind::object progress);
 
 // ---- of a step whose parts lie on disks of several machines -------------------------------------
@@ -50,15 +43,14 @@ class PartsExport {
   const pid_t pid_;
 };
 
-// `others`: [(part, bytes of db::RecordsOfShare)].
-std::unique_ptr<PartsExport> BeginPartsExport(
-    db::StoreReader* store, std::shared_ptr<db::StepReader> own,
-    const std::vector<std::pair<uint32_t, nanobind::bytes>>& others, const std::string& destination,
-    db::ExportOptions options, const Subtree& subtree);
+// `others`: by part the bytes of db::RecordsOfShare.
+std::unique_ptr<PartsExport> BeginPartsExport(db::StoreReader* store,
+                                              std::shared_ptr<db::StepReader> own,
+                                              const std::map<uint32_t, nanobind::bytes>& others,
+                                              const std::string& destination,
+                                              db::ExportOptions options);
 
 bool CopyPart(db::StoreReader* store, db::StepReader* share, const std::vector<db::PartFile>& files,
               ExportMode mode, uint32_t file_mode, nanobind::object progress);
-
-void BindExport(nanobind::module_& m);
 
 }  // namespace stepwell::python

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/import.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <optional>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/interrupt.h"
 #include "db/export/orbax/digests.h"
@@ -26,12 +29,13 @@ auto WithoutGil(Function&& function) {
   return function();
 }
 
-// Of a directory of Orbax's: [(step, path)] of a manager's root; none for anything else.
-std::vector<std::pair<uint64_t, std::string>> OrbaxSteps(const std::string& path) {
+// Of a directory of Orbax's: the steps of a manager's root, and where they are; none of anything
+// else.
+std::map<uint64_t, std::string> OrbaxSteps(const std::string& path) {
   auto found = WithoutGil([&] { return db::FindOrbaxSteps(io::LocalFileSystem(), path); });
-  std::vector<std::pair<uint64_t, std::string>> steps;
+  std::map<uint64_t, std::string> steps;
   for (db::OrbaxStep& step : ValueOrThrow(std::move(found))) {
-    steps.emplace_back(step.step, std::move(step.path));
+    steps.emplace(step.step, std::move(step.path));
   }
   return steps;
 }
@@ -71,16 +75,16 @@ nb::bytes ImportPlan::Identity() const {
   return nb::bytes(identity.data(), identity.size());
 }
 
-db::SaveHandle ImportPlan::Save(db::StoreWriter* store, uint64_t step, const db::ImportShare& share,
-                                int if_exists, std::optional<db::GroupSave> group) {
+db::SaveHandle ImportPlan::Save(db::StoreWriter* store, const db::SaveRequest& request,
+                                const db::ImportShare& share) {
   return RunInterruptible([&](const std::function<bool()>& keep_waiting) -> Result<db::SaveHandle> {
     db::ImportOptions options;
     options.keep_waiting = keep_waiting;
-    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest request, plan_.Read(step, share, options));
-    request.if_exists = static_cast<db::IfExists>(if_exists);
-    request.keep_waiting = keep_waiting;
-    request.group = std::move(group);
-    return store->Save(std::move(request));
+    STEPWELL_ASSIGN_OR_RETURN(db::SaveRequest made, plan_.Read(request.step, share, options));
+    made.if_exists = request.if_exists;
+    made.keep_waiting = keep_waiting;
+    made.group = request.group;
+    return store->Save(std::move(made));
   });
 }
 

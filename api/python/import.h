@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Imports of Orbax checkpoints, for stepwell/_interop/orbax_source.py.
+// Imports of Orbax checkpoints, for stepwell/_backend/orbax_source.py.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,14 +20,12 @@ class ImportPlan {
   nanobind::bytes Identity() const;
   std::vector<std::string> Items() const { return plan_.ItemNames(); }
   // Reads a share and saves it as a step, or prepares it. Once. Cut short, nothing is saved.
-  db::SaveHandle Save(db::StoreWriter* store, uint64_t step, const db::ImportShare& share,
-                      int if_exists, std::optional<db::GroupSave> group);
+  // `request`: of the step, without items.
+  db::SaveHandle Save(db::StoreWriter* store, const db::SaveRequest& request,
+                      const db::ImportShare& share);
 
  private:
   db::ImportPlan plan_;
 };
-
-// ImportPlan, orbax_steps, orbax_step_of.
-void BindImport(nanobind::module_& m);
 
 }  // namespace stepwell::python

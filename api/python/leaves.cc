@@ -2,16 +2,15 @@
 #include "api/python/leaves.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/numpy_api.h"
@@ -208,15 +207,15 @@ PathComponent ComponentFromPython(nb::handle component) {
   return out;
 }
 
-std::vector<db::ItemInput> ItemsFromPython(nb::list items, nb::object to_numpy) {
+std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
-    const auto [name, rows, kind] = nb::cast<std::tuple<nb::str, nb::list, int>>(entry);
+    const auto& item = nb::cast<const ItemRows&>(entry);
     db::ItemInput& input = inputs.emplace_back();
-    input.name = TextOf(name.ptr());
-    input.kind = static_cast<format::ItemKind>(kind);  // which Save checks
-    input.leaves.reserve(nb::len(rows));
-    for (nb::handle row : rows) {
+    input.name = TextOf(item.name.ptr());
+    input.kind = item.kind;
+    input.leaves.reserve(nb::len(item.rows));
+    for (nb::handle row : item.rows) {
       input.leaves.push_back(LeafFromRow(input.name, nb::cast<const Row&>(row), to_numpy));
     }
   }
@@ -323,6 +322,21 @@ void BindRows(nb::module_& m) {
   BindDetail(rows, "partial", &RowDetails::partial);
   BindDetail(rows, "chunk_bytes_max", &RowDetails::chunk_bytes_max);
   BindDetail(rows, "chunk_axes", &RowDetails::chunk_axes);
+
+  nb::enum_<format::ItemKind>(m, "ItemKind")
+      .value("TREE", format::ItemKind::kTree)
+      .value("JSON", format::ItemKind::kJson)
+      .value("FILES", format::ItemKind::kFiles);
+  nb::class_<ItemRows>(m, "ItemRows")
+      .def(
+          "__init__",
+          [](ItemRows* self, nb::str name, nb::list of, format::ItemKind kind) {
+            new (self) ItemRows{std::move(name), std::move(of), kind};
+          },
+          arg("name"), arg("rows"), arg("kind") = format::ItemKind::kTree,
+          nb::sig("def __init__(self, name: str, rows: list[Row], kind: ItemKind = ...) -> None"))
+      .def_ro("name", &ItemRows::name)
+      .def_ro("rows", &ItemRows::rows, nb::for_getter(nb::sig("def rows(self) -> list[Row]")));
 }
 
 }  // namespace stepwell::python

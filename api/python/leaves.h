@@ -52,10 +52,17 @@ struct Row {
   std::unique_ptr<RowDetails> details{};  // null: none
 };
 
-// `items`: list of (name, list of Row). `to_numpy`: called with a jax.Array whose memory cannot be
+// An item to save.
+struct ItemRows {
+  nanobind::str name;
+  nanobind::list rows;  // of Row
+  format::ItemKind kind = format::ItemKind::kTree;
+};
+
+// `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be
 // viewed directly; returns an ndarray that is not changed elsewhere. Raises on bad paths. Needs the
 // GIL.
-std::vector<db::ItemInput> ItemsFromPython(nanobind::list items, nanobind::object to_numpy);
+std::vector<db::ItemInput> ItemsFromPython(const nanobind::list& items, nanobind::object to_numpy);
 
 // A str as UTF-8, lone surrogates as their three bytes.
 std::string TextOf(PyObject* text);
@@ -63,8 +70,5 @@ std::string TextOf(PyObject* text);
 nanobind::str TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
-
-// Rows and their enums.
-void BindRows(nanobind::module_& m);
 
 }  // namespace stepwell::python

@@ -4,9 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -17,14 +15,14 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "api/python/durable.h"
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/exit.h"
@@ -34,10 +32,7 @@
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
-#include "api/python/paths.h"
 #include "api/python/reader.h"
-#include "api/python/records.h"
-#include "api/python/reports.h"
 #include "api/python/view.h"
 #include "db/export/branch.h"
 #include "db/import/import.h"
@@ -49,29 +44,12 @@ namespace stepwell::python {
 namespace {
 
 namespace nb = nanobind;
-using std::chrono::milliseconds;
 
 // ---- the store --------------------------------------------------------------------------------
 
 class Core {
  public:
-  Core(std::string path, bool read_only, std::vector<db::KeepRule> keep, uint64_t staging_bytes,
-       size_t threads, int codec, std::string trace,
-       std::optional<uint64_t> reclaim_bytes_per_second, const std::optional<GroupPair>& group,
-       bool untrusted, bool private_files, bool create)
-      : pid_(getpid()) {
-    db::StoreOptions options;
-    options.read_only = read_only;
-    options.untrusted = untrusted;
-    options.private_files = private_files;
-    options.create = create;
-    options.group = GroupFromPython(group);
-    options.keep = std::move(keep);
-    options.trace_path = std::move(trace);
-    if (reclaim_bytes_per_second) options.reclaim_bytes_per_second = *reclaim_bytes_per_second;
-    options.staging_bytes = staging_bytes;
-    options.threads = threads;
-    options.codec = static_cast<db::CodecPolicy>(codec);
+  Core(const std::string& path, db::StoreOptions options) : pid_(getpid()) {
     options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
     std::optional<Result<std::unique_ptr<db::Store>>> store;
     {
@@ -96,18 +74,9 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  std::unique_ptr<Handle> Save(uint64_t step, nb::list items, std::string metadata,
-                               std::string metrics, int if_exists, nb::object to_numpy,
-                               const std::optional<GroupSavePair>& group,
-                               std::vector<uint64_t> retire) {
-    db::SaveRequest request;
-    request.step = step;
-    request.retire = std::move(retire);
-    request.group = GroupSaveFromPython(group);
-    request.items = ItemsFromPython(std::move(items), std::move(to_numpy));
-    request.metadata_json = std::move(metadata);
-    request.metrics_json = std::move(metrics);
-    request.if_exists = static_cast<db::IfExists>(if_exists);
+  std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items,
+                               nb::object to_numpy) {
+    request.items = ItemsFromPython(items, std::move(to_numpy));
     return std::make_unique<Handle>(
         RunInterruptible([&](const std::function<bool()>& keep_waiting) {
           request.keep_waiting = keep_waiting;
@@ -121,26 +90,13 @@ class Core {
   db::GroupStatus GroupStatus() {
     return Call([&] { return store_->Group(); });
   }
-  // (steps that died with it, decision number), as db::Decided.
-  std::pair<std::vector<uint64_t>, uint64_t> Decide(uint64_t step, const nb::bytes& save_id,
-                                                    bool commit, std::vector<uint64_t> dead,
-                                                    uint64_t decision_number, bool wait) {
-    const db::Decision decision{.step = step,
-                                .save_id = IdFromPython(save_id),
-                                .commit = commit,
-                                .dead = std::move(dead),
-                                .decision_number = decision_number,
-                                .wait = wait};
-    db::Decided decided = Call([&] { return store_->Decide(decision); });
-    return {std::move(decided.dead), decided.decision_number};
+  db::Decided Decide(const db::Decision& decision) {
+    return Call([&] { return store_->Decide(decision); });
   }
 
-  // `share`: (index, count)
-  std::unique_ptr<Handle> Import(uint64_t step, ImportPlan& plan,
-                                 std::pair<uint32_t, uint32_t> share, int if_exists,
-                                 const std::optional<GroupSavePair>& group) {
-    return std::make_unique<Handle>(plan.Save(store_.get(), step, {share.first, share.second},
-                                              if_exists, GroupSaveFromPython(group)));
+  std::unique_ptr<Handle> Import(const db::SaveRequest& request, ImportPlan& plan,
+                                 const db::ImportShare& share) {
+    return std::make_unique<Handle>(plan.Save(store_.get(), request, share));
   }
 
   void VerifyImport(uint64_t step, const std::string& path, std::vector<std::string> items) {
@@ -185,6 +141,21 @@ class Core {
 
   std::unique_ptr<Reader> Read(uint64_t step) {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
+  }
+
+  // None without a step. The newest one may be deleted in the instant between: then another is.
+  std::unique_ptr<Reader> ReadNewest() {
+    auto reader = Call([&]() -> Result<std::shared_ptr<db::StepReader>> {
+      std::optional<uint64_t> before;
+      while (true) {
+        STEPWELL_ASSIGN_OR_RETURN(const std::optional<uint64_t> newest, store_->Newest());
+        if (!newest) return std::shared_ptr<db::StepReader>();
+        auto found = store_->Read(*newest);
+        if (found.status().code() != StatusCode::kNotFound || before == newest) return found;
+        before = newest;
+      }
+    });
+    return reader == nullptr ? nullptr : std::make_unique<Reader>(std::move(reader));
   }
 
   // What this part has of a step, where the others are on other machines' disks.
@@ -235,21 +206,19 @@ class Core {
   }
 
   db::ExportReport Export(uint64_t step, const std::string& destination,
-                          const db::ExportOptions& options, const Subtree& subtree,
-                          nb::object progress) {
-    return ExportStep(store_.get(), step, destination, options, subtree, std::move(progress));
+                          const db::ExportOptions& options, nb::object progress) {
+    return ExportStep(store_.get(), step, destination, options, std::move(progress));
   }
   db::ExportReport ExportArchive(uint64_t step, const std::string& destination,
-                                 ArchiveFormat format, OnUnsupported on_unsupported,
-                                 const Subtree& subtree, nb::object progress) {
-    return ExportStepAsArchive(store_.get(), step, destination, format, on_unsupported, subtree,
-                               std::move(progress));
+                                 const db::ArchiveOptions& options, nb::object progress) {
+    return ExportStepAsArchive(store_.get(), step, destination, options, std::move(progress));
   }
   // `share`: of read_share, of part 0.
-  std::unique_ptr<PartsExport> BeginExport(
-      const Reader& share, const std::vector<std::pair<uint32_t, nb::bytes>>& others,
-      const std::string& destination, const db::ExportOptions& options, const Subtree& subtree) {
-    return BeginPartsExport(store_.get(), share.reader(), others, destination, options, subtree);
+  std::unique_ptr<PartsExport> BeginExport(const Reader& share,
+                                           const std::map<uint32_t, nb::bytes>& others,
+                                           const std::string& destination,
+                                           const db::ExportOptions& options) {
+    return BeginPartsExport(store_.get(), share.reader(), others, destination, options);
   }
   bool CopyPart(const Reader& share, const std::vector<db::PartFile>& files, ExportMode mode,
                 uint32_t file_mode, nb::object progress) {
@@ -262,32 +231,14 @@ class Core {
     return python::OpenView(store_.get(), path, checkpoint, beside, poll_s);
   }
 
-  nb::dict Stats() {
-    db::StoreStats stats;
-    {
-      nb::gil_scoped_release release;
-      stats = store_->Stats();
-    }
-    return StatsDict(stats);
+  db::StoreStats Stats() {
+    const nb::gil_scoped_release release;
+    return store_->Stats();
   }
-
-  // ([(kind, count, duration_ns, metric, larger_is_better)], [(step, pinned, rules, goes next)],
-  // warnings).
-  nb::tuple Retention() {
-    const db::RetentionReport report = Call([&] { return store_->Retention(); });
-    nb::list rules;
-    for (const db::KeepRule& rule : report.rules) {
-      rules.append(nb::make_tuple(static_cast<int>(rule.kind), rule.count, rule.duration.count(),
-                                  rule.metric, rule.larger_is_better));
-    }
-    nb::list steps;
-    for (const auto& step : report.steps) {
-      steps.append(nb::make_tuple(step.step, step.pinned, step.kept_by, step.goes_next));
-    }
-    return nb::make_tuple(rules, steps, report.warnings);
+  db::RetentionReport Retention() {
+    return Call([&] { return store_->Retention(); });
   }
-
-  nb::dict Recovery() { return RecoveryDict(store_->recovery()); }
+  const db::RecoveryReport& Recovery() const { return store_->recovery(); }
 
   void Close() {
     Call([&] { return store_->Close(); });
@@ -311,25 +262,6 @@ class Core {
   const pid_t pid_;
 };
 
-// ([(level, text)], [token]); drops the references that the engine has let go.
-nb::tuple TakeEvents(double timeout_s) {
-  EventQueue::Events events;
-  {
-    nb::gil_scoped_release release;
-    events = EventQueue::Get().Take(milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
-  }
-  for (PyObject* object : events.drops) Py_DECREF(object);
-  nb::list logs;
-  for (const auto& [level, text] : events.logs) {
-    nb::object message = nb::steal(PyUnicode_DecodeUTF8(
-        text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-    logs.append(nb::make_tuple(static_cast<int>(level), message));
-  }
-  nb::list completions;
-  for (uint64_t token : events.completions) completions.append(token);
-  return nb::make_tuple(logs, completions);
-}
-
 }  // namespace
 }  // namespace stepwell::python
 
@@ -343,18 +275,15 @@ NB_MODULE(_stepwell, m) {
   nb::set_leak_warnings(false);  // stores may live until the process ends
 
   m.doc() = "The engine of stepwell; use the package stepwell instead.";
-  m.def("take_events", &sp::TakeEvents, arg("timeout"),
-        nb::sig("def take_events(timeout: float) -> tuple[list[tuple[int, str]], list[int]]"));
-  m.def(
-      "set_log_level", [](int level) { sp::EventQueue::Get().SetLevel(level); }, arg("level"));
+  sp::BindEvents(m);
   sp::BindPaths(m);
   sp::BindRows(m);
   sp::BindRecords(m);
+  sp::BindTree(m);
   sp::BindImport(m);
   sp::BindView(m);
   sp::BindExport(m);
   sp::BindDurable(m);
-  m.def("wake_events", [] { sp::EventQueue::Get().Wake(); });
   m.def("fail_at_exit", &sp::FailAtExit);
 
   nb::class_<sp::Handle>(m, "Handle")
@@ -372,34 +301,13 @@ NB_MODULE(_stepwell, m) {
       },
       arg("shape"), arg("sharding"));
 
+  sp::BindRequests(m);
+  sp::BindGroup(m);
   sp::BindReader(m);
   sp::BindReports(m);
 
-  using stepwell::db::KeepRule;
-  nb::enum_<KeepRule::Kind>(m, "KeepKind")
-      .value("LATEST", KeepRule::Kind::kLatest)
-      .value("EVERY", KeepRule::Kind::kEvery)
-      .value("BEST", KeepRule::Kind::kBest)
-      .value("DURATION", KeepRule::Kind::kDuration)
-      .value("BYTES", KeepRule::Kind::kBytes)
-      .value("PINNED", KeepRule::Kind::kPinned);
-  nb::class_<KeepRule>(m, "KeepRule")
-      .def(
-          "__init__",
-          [](KeepRule* self, KeepRule::Kind kind, uint64_t count, int64_t duration_ns,
-             std::string metric, bool larger_is_better) {
-            new (self) KeepRule{kind, count, std::chrono::nanoseconds(duration_ns),
-                                std::move(metric), larger_is_better};
-          },
-          arg("kind"), arg("count"), arg("duration_ns"), arg("metric"), arg("larger_is_better"));
-
   nb::class_<sp::Core>(m, "Core")
-      .def(nb::init<std::string, bool, std::vector<stepwell::db::KeepRule>, uint64_t, size_t, int,
-                    std::string, std::optional<uint64_t>, const std::optional<sp::GroupPair>&, bool,
-                    bool, bool>(),
-           arg("path"), arg("read_only"), arg("keep"), arg("staging_bytes"), arg("threads"),
-           arg("codec"), arg("trace"), arg("reclaim_bytes_per_second").none(), arg("group").none(),
-           arg("untrusted"), arg("private_files"), arg("create"))
+      .def(nb::init<const std::string&, stepwell::db::StoreOptions>(), arg("path"), arg("options"))
       .def("id", &sp::Core::Id)
       .def("group_status", &sp::Core::GroupStatus)
       .def("read_share", &sp::Core::ReadShare, arg("step"))
@@ -407,18 +315,11 @@ NB_MODULE(_stepwell, m) {
           "verify_share",
           [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, false); },
           arg("step").none() = nb::none())
-      .def("decide", &sp::Core::Decide, arg("step"), arg("save_id"), arg("commit"), arg("dead"),
-           arg("decision_number"), arg("wait"))
-      .def("save", &sp::Core::Save, arg("step"), arg("items"), arg("metadata"), arg("metrics"),
-           arg("if_exists"), arg("to_numpy"), arg("group").none() = nb::none(),
-           arg("retire") = std::vector<uint64_t>(),
-           nb::sig("def save(self, step: int, "
-                   "items: collections.abc.Sequence[tuple[str, list[Row], int]], metadata: str, "
-                   "metrics: str, if_exists: int, to_numpy: object, "
-                   "group: tuple[bytes, list[int]] | None = None, "
-                   "retire: collections.abc.Sequence[int] = ()) -> Handle"))
-      .def("import_orbax", &sp::Core::Import, arg("step"), arg("plan"), arg("share"),
-           arg("if_exists"), arg("group").none() = nb::none())
+      .def("decide", &sp::Core::Decide, arg("decision"))
+      .def("save", &sp::Core::Save, arg("request"), arg("items"), arg("to_numpy"),
+           nb::sig("def save(self, request: SaveRequest, items: list[ItemRows], "
+                   "to_numpy: object) -> Handle"))
+      .def("import_orbax", &sp::Core::Import, arg("request"), arg("plan"), arg("share"))
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
       .def("is_copying", &sp::Core::IsCopying)
       .def("wait", &sp::Core::Wait)
@@ -427,6 +328,7 @@ NB_MODULE(_stepwell, m) {
       .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none())
       .def("metrics", &sp::Core::Metrics)
       .def("read", &sp::Core::Read, arg("step"))
+      .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
@@ -438,24 +340,18 @@ NB_MODULE(_stepwell, m) {
           [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, true); },
           arg("step").none() = nb::none())
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("options"),
-           arg("subtree").none(), arg("progress").none() = nb::none(),
+           arg("progress").none() = nb::none(),
            nb::sig("def export(self, step: int, destination: str, options: OrbaxOptions, "
-                   "subtree: tuple[str, list[tuple[int, object]]] | None, "
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "ExportReport"))
       .def("export_archive", &sp::Core::ExportArchive, arg("step"), arg("destination"),
-           arg("format"), arg("on_unsupported"), arg("subtree").none(),
-           arg("progress").none() = nb::none(),
-           nb::sig("def export_archive(self, step: int, destination: str, format: ArchiveFormat, "
-                   "on_unsupported: OnUnsupported, "
-                   "subtree: tuple[str, list[tuple[int, object]]] | None, "
+           arg("options"), arg("progress").none() = nb::none(),
+           nb::sig("def export_archive(self, step: int, destination: str, "
+                   "options: ArchiveOptions, "
                    "progress: collections.abc.Callable[[int, int], object] | None = None) -> "
                    "ExportReport"))
       .def("begin_export", &sp::Core::BeginExport, arg("share"), arg("others"), arg("destination"),
-           arg("options"), arg("subtree").none(),
-           nb::sig("def begin_export(self, share: Reader, others: list[tuple[int, bytes]], "
-                   "destination: str, options: OrbaxOptions, "
-                   "subtree: tuple[str, list[tuple[int, object]]] | None) -> PartsExport"))
+           arg("options"))
       .def("copy_part", &sp::Core::CopyPart, arg("share"), arg("files"), arg("mode"),
            arg("file_mode"), arg("progress").none(),
            nb::sig("def copy_part(self, share: Reader, "
@@ -463,11 +359,8 @@ NB_MODULE(_stepwell, m) {
                    "progress: collections.abc.Callable[[int, int], object] | None) -> bool"))
       .def("open_view", &sp::Core::OpenView, arg("path"), arg("checkpoint"), arg("beside"),
            arg("poll_s"))
-      .def("stats", &sp::Core::Stats, nb::sig("def stats(self) -> dict[str, object]"))
-      .def("retention", &sp::Core::Retention,
-           nb::sig("def retention(self) -> tuple["
-                   "list[tuple[int, int, int, str, bool]], "
-                   "list[tuple[int, bool, list[int], bool]], list[str]]"))
-      .def("recovery", &sp::Core::Recovery, nb::sig("def recovery(self) -> dict[str, object]"))
+      .def("stats", &sp::Core::Stats)
+      .def("retention", &sp::Core::Retention)
+      .def("recovery", &sp::Core::Recovery, nb::rv_policy::copy)
       .def("close", &sp::Core::Close);
 }

@@ -3,14 +3,13 @@
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/leaves.h"
 #include "io/bytes.h"
@@ -87,19 +86,6 @@ void BindPaths(nb::module_& m) {
                        names.push_back(component.text);
                      }
                      return names;
-                   })
-      // For each component (kind, text, positions of its wildcards): kinds as in PatternComponent.
-      .def_prop_ro("components",
-                   [](const format::PathPattern& self) {
-                     std::vector<std::tuple<int, std::string, std::vector<size_t>>> parts;
-                     for (const format::PatternComponent& component : self.components()) {
-                       std::vector<size_t> wild;
-                       for (size_t i = 0; i < component.wild.size(); ++i) {
-                         if (component.wild[i]) wild.push_back(i);
-                       }
-                       parts.emplace_back(static_cast<int>(component.kind), component.text, wild);
-                     }
-                     return parts;
                    })
       // Whether it names everything whatever there is: "" and "**".
       .def_prop_ro("takes_all", [](const format::PathPattern& self) { return self.Takes({}); });

@@ -11,6 +11,4 @@ namespace stepwell::python {
 // None is the empty path. Raises InvalidArgumentError for anything that is not a path.
 format::PathPattern PatternFromPython(nanobind::handle path);
 
-void BindPaths(nanobind::module_& m);
-
 }  // namespace stepwell::python

@@ -2,7 +2,6 @@
 #include "api/python/reader.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -11,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/group.h"
 #include "api/python/leaves.h"
@@ -30,18 +30,47 @@ Reader::~Reader() {
   if (pid_ != getpid()) new std::shared_ptr<db::StepReader>(std::move(reader_));
 }
 
-std::unique_ptr<LeafTable> Reader::Leaves(const std::optional<std::string>& item) {
-  const std::string prefix = item ? format::EncodeItem(*item) : std::string();
-  return std::make_unique<LeafTable>(reader_, Call([&] { return reader_->Leaves(prefix); }));
+nb::object Reader::WholeTree() {
+  if (!tree_.is_valid()) {
+    tree_ = nb::cast(std::make_unique<Tree>(reader_, Call([&] { return reader_->Leaves(""); })));
+  }
+  return tree_;
 }
 
-std::unique_ptr<LeafTable> Reader::LookUp(nb::handle path, const nb::list& above, bool below) {
+std::optional<Selection> Reader::Select(nb::handle path, const nb::list& above, bool whole) {
   const format::PathPattern pattern = PatternFromPython(path);
   format::KeyPath start;
   for (nb::handle component : above) start.push_back(ComponentFromPython(component));
-  auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, below); });
-  if (records.empty()) return nullptr;
-  return std::make_unique<LeafTable>(reader_, std::move(records), /*is_part=*/true);
+  auto records = Call([&] { return db::FindAlong(*reader_, pattern, start, whole); });
+  if (records.empty()) return std::nullopt;
+  const nb::object part =
+      nb::cast(std::make_unique<Tree>(reader_, std::move(records), /*is_part=*/true));
+  const auto& tree = nb::cast<const Tree&>(part);
+  std::optional<Place> below;
+  if (!start.empty()) {
+    below = tree.Find(start);
+    if (!below) return std::nullopt;
+  }
+  return tree.Resolve(part, pattern, below, /*misses=*/true);
+}
+
+std::optional<Loaded> Reader::Load(nb::handle path, bool keys) {
+  const format::PathPattern pattern = PatternFromPython(path);
+  std::optional<Selection> selection;
+  if (pattern.empty()) {  // needs no look at paths, which a load would pay for
+    const nb::object whole = WholeTree();
+    const bool is_state = db::IsOnlyState(record()) && nb::len(whole) > 0;
+    selection = Selection{whole, is_state ? 0 : kStep, {}};
+  } else {
+    selection = Select(path, nb::list(), /*whole=*/true);
+  }
+  if (!selection) {
+    const nb::object whole = WholeTree();
+    selection = nb::cast<const Tree&>(whole).Resolve(whole, pattern, std::nullopt);
+  }
+  auto& tree = nb::cast<Tree&>(selection->tree);
+  if (keys && tree.HasKeys()) return std::nullopt;
+  return selection->number ? tree.Load(*selection->number) : tree.LoadLeaves(selection->leaves);
 }
 
 std::vector<std::string> Reader::Shardings() {
@@ -53,23 +82,21 @@ std::vector<std::string> Reader::Shardings() {
   return {shardings.begin(), shardings.end()};
 }
 
-nb::bytes Reader::Records(const Subtree& subtree) {
-  const std::string key = SubtreeKey(subtree);
+nb::bytes Reader::Records(const nb::bytes& subtree_key) {
+  const std::string key(subtree_key.c_str(), subtree_key.size());
   const std::string records = Call([&] { return db::RecordsOfShare(*reader_, key); });
   return nb::bytes(records.data(), records.size());
 }
 
-nb::list Reader::Items() const {
-  nb::list items;
-  for (const format::ItemRecord& item : record().items) {
-    items.append(nb::make_tuple(TextObject(item.name), item.leaf_count, item.logical_bytes,
-                                item.stored_bytes));
-  }
-  return items;
-}
-
 void BindReader(nb::module_& m) {
+  using format::ItemRecord;
   using nb::arg;
+  nb::class_<ItemRecord>(m, "ItemRecord")
+      .def_prop_ro("name", [](const ItemRecord& item) { return TextObject(item.name); })
+      .def_ro("kind", &ItemRecord::kind)
+      .def_ro("leaf_count", &ItemRecord::leaf_count)
+      .def_ro("logical_bytes", &ItemRecord::logical_bytes)
+      .def_ro("stored_bytes", &ItemRecord::stored_bytes);
   nb::class_<Reader>(m, "Reader")
       .def_prop_ro("step", [](const Reader& r) { return r.record().step; })
       .def_prop_ro("commit", [](const Reader& r) { return r.record().commit; })
@@ -79,18 +106,18 @@ void BindReader(nb::module_& m) {
       .def_prop_ro("metrics_json", [](const Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const Reader& r) { return r.record().logical_bytes; })
       .def_prop_ro("stored_bytes", [](const Reader& r) { return r.record().stored_bytes; })
-      .def_prop_ro(
-          "group", [](const Reader& r) { return SaveOfStep(r.record()); },
-          nb::sig("def group(self) -> tuple[bytes, list[int]] | None"))
-      .def("items", &Reader::Items, nb::sig("def items(self) -> list[tuple[str, int, int, int]]"))
+      .def_prop_ro("group", [](const Reader& r) { return SaveOfStep(r.record()); })
+      .def_prop_ro("only_state", [](const Reader& r) { return db::IsOnlyState(r.record()); })
+      .def_prop_ro("items", [](const Reader& r) { return r.record().items; })
       .def("shardings", &Reader::Shardings)
-      .def("records", &Reader::Records, arg("subtree").none(),
-           nb::sig("def records(self, subtree: tuple[str, list[tuple[int, object]]] | None) "
-                   "-> bytes"))
-      .def("leaves", &Reader::Leaves, arg("item").none() = nb::none())
-      .def("lookup", &Reader::LookUp, arg("path").none(), arg("above"), arg("below"),
-           nb::sig("def lookup(self, path: str | tuple[typing.Hashable, ...] | None, "
-                   "above: list[tuple[int, object]], below: bool) -> LeafTable | None"));
+      .def("records", &Reader::Records, arg("subtree_key"))
+      .def("tree", &Reader::WholeTree, nb::sig("def tree(self) -> StepTree"))
+      .def("select", &Reader::Select, arg("path").none(), arg("above"), arg("whole"),
+           nb::sig("def select(self, path: str | tuple[typing.Hashable, ...] | None, "
+                   "above: list[tuple[int, typing.Any]], whole: bool) -> Selection | None"))
+      .def("load", &Reader::Load, arg("path").none(), arg("keys"),
+           nb::sig("def load(self, path: str | tuple[typing.Hashable, ...] | None, "
+                   "keys: bool) -> Loaded | None"));
 }
 
 }  // namespace stepwell::python

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "api/python/export.h"
-#include "api/python/records.h"
+#include "api/python/tree.h"
 #include "db/store.h"
 
 namespace stepwell::python {
@@ -26,22 +25,24 @@ class Reader {
   const format::StepRecord& record() const { return reader_->step(); }
   const std::shared_ptr<db::StepReader>& reader() const { return reader_; }
 
-  std::unique_ptr<LeafTable> Leaves(const std::optional<std::string>& item);
-  // What `path` can lead to from `above` on (components, the item first; [] from the top): a part
-  // of the step's records. None: all of them have to be read.
-  std::unique_ptr<LeafTable> LookUp(nanobind::handle path, const nanobind::list& above, bool below);
+  // Of the whole step, made once.
+  nanobind::object WholeTree();
+  // What `path` names from `above` on (components, the item first; [] from where paths start), in a
+  // tree that has the records on the way there alone. `whole`: and all below. None: what it names
+  // is found, or missed, in the whole tree only.
+  std::optional<Selection> Select(nanobind::handle path, const nanobind::list& above, bool whole);
+  // What `path` names, in plain containers, NumPy arrays and Python values; for a glob by path.
+  // None, with `keys`: there are typed PRNG keys, which do not come as NumPy arrays then.
+  std::optional<Loaded> Load(nanobind::handle path, bool keys);
   // The different ones of all leaves, as Orbax spells them.
   std::vector<std::string> Shardings();
   // For an export of the whole step, elsewhere.
-  nanobind::bytes Records(const Subtree& subtree);
-  // [(name, leaves, logical bytes, stored bytes)]
-  nanobind::list Items() const;
+  nanobind::bytes Records(const nanobind::bytes& subtree_key);
 
  private:
   std::shared_ptr<db::StepReader> reader_;
+  nanobind::object tree_;
   const pid_t pid_;
 };
-
-void BindReader(nanobind::module_& m);
 
 }  // namespace stepwell::python

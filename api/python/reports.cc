@@ -1,98 +1,103 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/python/reports.h"
+#include "api/python/bindings.h"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <utility>
-#include <vector>
-
-#include "api/python/group.h"
-#include "api/python/view.h"
+#include "db/store.h"
 
 namespace stepwell::python {
 namespace {
 
 namespace nb = nanobind;
 
-// Seconds.
-nb::dict LatencyDict(const db::LatencyStats& stats) {
-  const auto seconds = [](uint64_t us) { return static_cast<double>(us) / 1e6; };
-  nb::dict out;
-  out["count"] = stats.count;
-  out["total_s"] = seconds(stats.total_us);
-  out["p50_s"] = seconds(stats.p50_us);
-  out["p99_s"] = seconds(stats.p99_us);
-  out["max_s"] = seconds(stats.max_us);
-  return out;
-}
+void BindStats(nb::module_& m) {
+  using db::LatencyStats;
+  nb::class_<LatencyStats> latency(m, "LatencyStats");
+  const auto seconds = [&](const char* name, uint64_t LatencyStats::*us) {
+    latency.def_prop_ro(
+        name, [us](const LatencyStats& stats) { return static_cast<double>(stats.*us) / 1e6; });
+  };
+  latency.def_ro("count", &LatencyStats::count);
+  seconds("total_s", &LatencyStats::total_us);
+  seconds("p50_s", &LatencyStats::p50_us);
+  seconds("p99_s", &LatencyStats::p99_us);
+  seconds("max_s", &LatencyStats::max_us);
 
-nb::dict SpaceDict(const db::SpaceStats& space) {
-  nb::dict out;
-  out["total_bytes"] = space.total_bytes;
-  out["live_bytes"] = space.live_bytes;
-  out["padding_bytes"] = space.padding_bytes;
-  out["overhead_bytes"] = space.overhead_bytes;
-  out["dead_bytes"] = space.dead_bytes;
-  out["reserved_bytes"] = space.reserved_bytes;
-  out["index_bytes"] = space.index_bytes;
-  out["other_bytes"] = space.other_bytes;
-  out["pinned_by_readers_bytes"] = space.pinned_by_readers_bytes;
-  out["linked_bytes"] = space.linked_bytes;
-  return out;
+  using db::SpaceStats;
+  nb::class_<SpaceStats>(m, "SpaceStats")
+      .def_ro("total_bytes", &SpaceStats::total_bytes)
+      .def_ro("live_bytes", &SpaceStats::live_bytes)
+      .def_ro("padding_bytes", &SpaceStats::padding_bytes)
+      .def_ro("overhead_bytes", &SpaceStats::overhead_bytes)
+      .def_ro("dead_bytes", &SpaceStats::dead_bytes)
+      .def_ro("reserved_bytes", &SpaceStats::reserved_bytes)
+      .def_ro("index_bytes", &SpaceStats::index_bytes)
+      .def_ro("other_bytes", &SpaceStats::other_bytes)
+      .def_ro("pinned_by_readers_bytes", &SpaceStats::pinned_by_readers_bytes)
+      .def_ro("linked_bytes", &SpaceStats::linked_bytes);
+
+  using db::ViewStats;
+  nb::class_<ViewStats>(m, "ViewStats")
+      .def_ro("path", &ViewStats::path)
+      .def_ro("shown", &ViewStats::shown)
+      .def_ro("held", &ViewStats::held)
+      .def_ro("not_shown", &ViewStats::not_shown)
+      .def_ro("made", &ViewStats::made)
+      .def_ro("removed", &ViewStats::removed)
+      .def_ro("errors", &ViewStats::errors)
+      .def_ro("last_error", &ViewStats::last_error)
+      .def_ro("following", &ViewStats::following);
+
+  using db::StoreStats;
+  nb::class_<StoreStats>(m, "StoreStats")
+      .def_ro("steps", &StoreStats::steps)
+      .def_ro("pinned_steps", &StoreStats::pinned_steps)
+      .def_ro("segments", &StoreStats::segments)
+      .def_ro("segment_bytes", &StoreStats::segment_bytes)
+      .def_ro("space", &StoreStats::space)
+      .def_ro("staging_bytes", &StoreStats::staging_bytes)
+      .def_ro("staging_bytes_max", &StoreStats::staging_bytes_max)
+      .def_ro("saves_in_flight", &StoreStats::saves_in_flight)
+      .def_ro("saves", &StoreStats::saves)
+      .def_ro("saves_failed", &StoreStats::saves_failed)
+      .def_ro("bytes_saved", &StoreStats::bytes_saved)
+      .def_ro("bytes_written", &StoreStats::bytes_written)
+      .def_ro("syncs", &StoreStats::syncs)
+      .def_ro("bytes_moved", &StoreStats::bytes_moved)
+      .def_ro("bytes_punched", &StoreStats::bytes_punched)
+      .def_ro("segments_removed", &StoreStats::segments_removed)
+      .def_ro("segments_recycled", &StoreStats::segments_recycled)
+      // Of the stages, which are fields of these stats.
+      .def_prop_ro(
+          "latency", [](const StoreStats& stats) -> const StoreStats& { return stats; },
+          nb::rv_policy::reference_internal)
+      .def_ro("snapshot", &StoreStats::snapshot)
+      .def_ro("encode", &StoreStats::encode)
+      .def_ro("write", &StoreStats::write)
+      .def_ro("commit", &StoreStats::commit)
+      .def_ro("index", &StoreStats::index)
+      .def_ro("durable", &StoreStats::durable)
+      .def_ro("disk", &StoreStats::disk)
+      .def_ro("index_state", &StoreStats::index_state)
+      .def_ro("old_pins", &StoreStats::old_pins)
+      .def_ro("views", &StoreStats::views);
 }
 
 }  // namespace
 
-nb::dict StatsDict(const db::StoreStats& stats) {
-  nb::dict latency;
-  latency["snapshot"] = LatencyDict(stats.snapshot);
-  latency["encode"] = LatencyDict(stats.encode);
-  latency["write"] = LatencyDict(stats.write);
-  latency["commit"] = LatencyDict(stats.commit);
-  latency["index"] = LatencyDict(stats.index);
-  latency["durable"] = LatencyDict(stats.durable);
-  nb::dict out;
-  out["steps"] = stats.steps;
-  out["pinned_steps"] = stats.pinned_steps;
-  out["segments"] = stats.segments;
-  out["segment_bytes"] = stats.segment_bytes;
-  out["space"] = SpaceDict(stats.space);
-  out["staging_bytes"] = stats.staging_bytes;
-  out["staging_bytes_max"] = stats.staging_bytes_max;
-  out["saves_in_flight"] = stats.saves_in_flight;
-  out["saves"] = stats.saves;
-  out["saves_failed"] = stats.saves_failed;
-  out["bytes_saved"] = stats.bytes_saved;
-  out["bytes_written"] = stats.bytes_written;
-  out["syncs"] = stats.syncs;
-  out["bytes_moved"] = stats.bytes_moved;
-  out["bytes_punched"] = stats.bytes_punched;
-  out["segments_removed"] = stats.segments_removed;
-  out["segments_recycled"] = stats.segments_recycled;
-  out["latency"] = latency;
-  out["disk"] = stats.disk;
-  out["index"] = stats.index_state;
-  out["old_pins"] = stats.old_pins;
-  nb::list views;
-  for (const db::ViewStats& view : stats.views) views.append(ViewStatsDict(view));
-  out["views"] = views;
-  return out;
-}
-
-nb::dict RecoveryDict(const db::RecoveryReport& report) {
-  nb::dict out;
-  out["clean"] = report.clean;
-  out["commits_recovered"] = report.commits_recovered;
-  out["commits_rejected"] = report.commits_rejected;
-  out["index_rebuilt"] = report.index_rebuilt;
-  out["problems"] = report.problems;
-  return out;
-}
-
 void BindReports(nb::module_& m) {
+  BindStats(m);
+
+  using db::RecoveryReport;
+  nb::class_<RecoveryReport>(m, "RecoveryReport")
+      .def_ro("clean", &RecoveryReport::clean)
+      .def_ro("commits_recovered", &RecoveryReport::commits_recovered)
+      .def_ro("commits_rejected", &RecoveryReport::commits_rejected)
+      .def_ro("index_rebuilt", &RecoveryReport::index_rebuilt)
+      .def_ro("problems", &RecoveryReport::problems);
+
   using db::ReclaimReport;
   nb::class_<ReclaimReport>(m, "ReclaimReport")
       .def_ro("bytes_before", &ReclaimReport::bytes_before)
@@ -110,6 +115,17 @@ void BindReports(nb::module_& m) {
       .def_ro("losses", &RepairReport::losses)
       .def_ro("losses_accepted", &RepairReport::losses_accepted);
 
+  using db::RetentionReport;
+  nb::class_<RetentionReport::Step>(m, "StepRetention")
+      .def_ro("step", &RetentionReport::Step::step)
+      .def_ro("pinned", &RetentionReport::Step::pinned)
+      .def_ro("kept_by", &RetentionReport::Step::kept_by)
+      .def_ro("goes_next", &RetentionReport::Step::goes_next);
+  nb::class_<RetentionReport>(m, "RetentionReport")
+      .def_ro("rules", &RetentionReport::rules)
+      .def_ro("steps", &RetentionReport::steps)
+      .def_ro("warnings", &RetentionReport::warnings);
+
   using db::VerifyProblem;
   nb::class_<VerifyProblem>(m, "VerifyProblem")
       .def_ro("step", &VerifyProblem::step)
@@ -126,27 +142,6 @@ void BindReports(nb::module_& m) {
       .def_ro("chunks", &VerifyReport::chunks)
       .def_ro("bytes", &VerifyReport::bytes)
       .def_ro("problems", &VerifyReport::problems);
-
-  using format::StepRecord;
-  nb::class_<StepRecord>(m, "StepRecord")
-      .def_ro("step", &StepRecord::step)
-      .def_ro("commit", &StepRecord::commit)
-      .def_ro("pinned", &StepRecord::pinned)
-      // Of a step of many processes: (save id, parts).
-      .def_prop_ro("group", &SaveOfStep,
-                   nb::sig("def group(self) -> tuple[bytes, list[int]] | None"));
-  using db::GroupStatus;
-  nb::class_<GroupStatus>(m, "GroupStatus")
-      .def_ro("part", &GroupStatus::part)
-      .def_ro("decision_number", &GroupStatus::decision_number)
-      // [(step, save id)]: what is prepared and not decided.
-      .def_prop_ro("prepared", [](const GroupStatus& status) {
-        std::vector<std::pair<uint64_t, nb::bytes>> prepared;
-        for (const StepRecord& step : status.prepared) {
-          prepared.emplace_back(step.step, BytesOfId(step.group->save_id));
-        }
-        return prepared;
-      });
 }
 
 }  // namespace stepwell::python

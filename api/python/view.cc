@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/interrupt.h"
@@ -61,22 +62,6 @@ void View::Close(bool keep) {
   ThrowIfError(status);
 }
 
-nb::dict View::Stats() const { return ViewStatsDict(view_->Stats()); }
-
-nb::dict ViewStatsDict(const db::ViewStats& stats) {
-  nb::dict out;
-  out["path"] = stats.path;
-  out["shown"] = stats.shown;
-  out["held"] = stats.held;
-  out["not_shown"] = stats.not_shown;
-  out["made"] = stats.made;
-  out["removed"] = stats.removed;
-  out["errors"] = stats.errors;
-  out["last_error"] = stats.last_error;
-  out["following"] = stats.following;
-  return out;
-}
-
 std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
                                const ExportOptions& checkpoint, bool beside, double poll_s) {
   db::ViewOptions options;
@@ -103,7 +88,7 @@ void BindView(nb::module_& m) {
       .def("path_of", &View::PathOf, nb::arg("step"))
       .def("wait", &View::Wait, nb::arg("timeout_s"))
       .def("close", &View::Close, nb::arg("keep"))
-      .def("stats", &View::Stats, nb::sig("def stats(self) -> dict[str, object]"));
+      .def("stats", &View::Stats);
 }
 
 }  // namespace stepwell::python

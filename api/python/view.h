@@ -26,7 +26,7 @@ class View {
   // False after `timeout_s`, which is short: the caller looks for Ctrl-C in between.
   bool Wait(double timeout_s);
   void Close(bool keep);
-  nanobind::dict Stats() const;
+  db::ViewStats Stats() const { return view_->Stats(); }
 
  private:
   std::shared_ptr<db::OrbaxView> view_;
@@ -35,8 +35,5 @@ class View {
 
 std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
                                const ExportOptions& checkpoint, bool beside, double poll_s);
-
-nanobind::dict ViewStatsDict(const db::ViewStats& stats);
-void BindView(nanobind::module_& m);
 
 }  // namespace stepwell::python

@@ -207,13 +207,43 @@ std::string_view StepTree::KeyOf(size_t number) const {
   return number == kRoot ? std::string_view() : std::string_view(records_[number].key);
 }
 
-std::string StepTree::Text(size_t number, size_t above) const {
+format::KeyPath StepTree::PathOf(size_t number, size_t above) const {
   format::KeyPath path;
   for (; number != above && number != kRoot; number = places_[number].parent) {
     path.push_back(places_[number].component);
   }
   std::reverse(path.begin(), path.end());
-  return PathToText(path);
+  return path;
+}
+
+std::string StepTree::Text(size_t number, size_t above) const {
+  return PathToText(PathOf(number, above));
+}
+
+std::string StepTree::ShortText(size_t number) const {
+  const format::KeyPath path = PathOf(number);
+  if (!only_state_ || path.empty()) return PathToText(path);
+  const std::string inside = PathToText(format::KeyPath(path.begin() + 1, path.end()));
+  // What is called as the item is, below it, needs the item's name in front.
+  const bool is_clear =
+      path.size() == 1 || (!inside.empty() && format::Spelling(path[1]) != "state");
+  return is_clear ? inside : PathToText(path);
+}
+
+std::optional<size_t> StepTree::NearestChild(size_t number, const std::string& name,
+                                             const std::set<std::string>& taken) const {
+  std::optional<size_t> nearest;
+  size_t fewest = 0;
+  for (const size_t child : Children(number)) {
+    const std::string spelling = format::Spelling(places_[child].component);
+    const size_t longest = std::max(spelling.size(), name.size());
+    if (taken.contains(spelling) || longest > kComparedBytesMax) continue;
+    const size_t edits = EditDistance(spelling, name);
+    if (2 * edits > longest || (nearest && fewest <= edits)) continue;
+    nearest = child;
+    fewest = edits;
+  }
+  return nearest;
 }
 
 std::vector<size_t> StepTree::Children(size_t number) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -38,7 +39,12 @@ class StepTree {
                                bool only_state, bool is_part = false);
 
   std::span<const format::LeafRecord> records() const { return records_; }
+  bool only_state() const { return only_state_; }
   size_t parent(size_t number) const { return places_[number].parent; }
+  // The last of its path; of an item's root, its name as a key.
+  const format::PathComponent& component(size_t number) const { return places_[number].component; }
+  // From `above` (not included) down to `number`.
+  format::KeyPath PathOf(size_t number, size_t above = kRoot) const;
   // One past the last record at or below `number`.
   size_t end(size_t number) const { return number == kRoot ? places_.size() : places_[number].end; }
   // What the empty path names.
@@ -50,22 +56,31 @@ class StepTree {
   // nearest places. kInvalidArgument: the path is not a glob and matches several places.
   Result<PathSelection> Resolve(const format::PathPattern& path,
                                 std::optional<size_t> below = {}) const;
-  // The path from the step to a record, its item first.
-  std::string Text(size_t number) const { return Text(number, kRoot); }
+  bool IsNode(size_t number) const;
+  // In key order; none of a leaf.
+  std::vector<size_t> Children(size_t number) const;
+  std::optional<size_t> FindChild(size_t number, const format::PathComponent& component) const;
+  // Children that `component` can mean: for a literal with a type the one of that very type, else
+  // those spelled alike, of which a number picks the int key or index, a name the key or attribute.
+  std::vector<size_t> ChildrenLike(size_t number, const format::PatternComponent& component) const;
+
+  // The path from `above` to a record; from the step, its item first.
+  std::string Text(size_t number, size_t above = kRoot) const;
+  // As short as Resolve takes it.
+  std::string ShortText(size_t number) const;
+  // The child of `number` whose spelling is nearest to `name`, if half of that is in it; those
+  // spelled as one of `taken` do not count.
+  std::optional<size_t> NearestChild(size_t number, const std::string& name,
+                                     const std::set<std::string>& taken) const;
 
  private:
   struct Place {
     size_t parent = kRoot;
     size_t end = 0;
-    format::PathComponent component;  // the last of its path; for an item's root, its name as a key
+    format::PathComponent component;
   };
 
-  bool IsNode(size_t number) const;
   std::string_view KeyOf(size_t number) const;
-  std::string Text(size_t number, size_t above) const;
-  std::vector<size_t> Children(size_t number) const;
-  std::optional<size_t> FindChild(size_t number, const format::PathComponent& component) const;
-  std::vector<size_t> ChildrenLike(size_t number, const format::PatternComponent& component) const;
   std::vector<size_t> Match(size_t start, const format::PathPattern& path) const;
   std::vector<size_t> MatchPlainText(size_t start, std::string_view wanted) const;
   Result<PathSelection> ResolveGlob(const std::vector<size_t>& starts,

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <set>
 
+#include "db/read/rearranged.h"
+
 namespace stepwell::db {
 namespace {
 
@@ -185,6 +187,72 @@ TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
   EXPECT_EQ(Lookup(Container::kObject, {key, attribute}, "c/x"), pair(2, 4));
   EXPECT_EQ(Lookup(Container::kNamedTuple, {index, attribute}, "c/3"), pair(1, 6));
   EXPECT_EQ(Lookup(Container::kDict, {key, attribute}, "c/x", "lib.Config"), pair(2, 4));
+}
+
+TEST(StepTree, NamesTheChildThatHalfOfANameIsIn) {
+  const auto records = RecordsOf({{"state", Keys("b")}, {"state", Keys("bias")}});
+  const StepTree tree = StepTree::Make(9, records, true).value();
+  const auto nearest = [&](const std::string& name, const std::set<std::string>& taken) {
+    const auto child = tree.NearestChild(tree.top(), name, taken);
+    return child ? tree.Text(*child, tree.top()) : "";
+  };
+  EXPECT_EQ(nearest("b2", {}), "b");
+  EXPECT_EQ(nearest("bia", {}), "bias");
+  EXPECT_EQ(nearest("bia", {"bias"}), "");
+  EXPECT_EQ(nearest("kernel", {}), "");
+}
+
+// The leaves' paths after `renames` from the item `state` on, each with where it was.
+std::vector<std::pair<std::string, std::string>> Renamed(const StepTree& tree,
+                                                         const Renames& renames) {
+  const auto made = Rearrange(tree, std::nullopt, renames, tree.top());
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  if (!made.ok()) return {};
+  const StepTree now = StepTree::Make(9, made->records, true).value();
+  std::vector<std::pair<std::string, std::string>> leaves;
+  for (size_t n = 0; n < made->records.size(); ++n) {
+    if (!now.IsNode(n)) leaves.emplace_back(now.ShortText(n), tree.ShortText(made->origins[n]));
+  }
+  return leaves;
+}
+
+TEST(Rearranged, MovesLeavesWithWhatTheirWildcardsStandFor) {
+  const auto records = RecordsOf({{"state", Keys("é1/w")},
+                                  {"state", Keys("é1/b")},
+                                  {"state", Keys("é2/w")},
+                                  {"state", Keys("x")}});
+  const StepTree tree = StepTree::Make(9, records, true).value();
+  using Leaves = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(
+      Renamed(tree, {{"é*/w", "ü/block*/kernel"}}),
+      (Leaves{
+          {"x", "x"}, {"é1/b", "é1/b"}, {"ü/block1/kernel", "é1/w"}, {"ü/block2/kernel", "é2/w"}}));
+  EXPECT_EQ(Renamed(tree, {{"?1", "?"}, {"**/w", "all/**"}}),
+            (Leaves{{"all/é2", "é2/w"}, {"x", "x"}, {"é/b", "é1/b"}, {"é/w", "é1/w"}}));
+}
+
+TEST(Rearranged, RefusesWhatCannotBe) {
+  const auto records = RecordsOf({{"state", Keys("a/x")}, {"state", Keys("b")}});
+  const StepTree tree = StepTree::Make(9, records, true).value();
+  const auto why = [&](const Renames& renames) {
+    return Rearrange(tree, std::nullopt, renames, tree.top()).status();
+  };
+  EXPECT_THAT(why({{"a/x", "b"}}).message(), HasSubstr("'b' is the place of another leaf"));
+  EXPECT_THAT(why({{"a/*", "c"}}).message(), HasSubstr("the same wildcards in the same order"));
+  EXPECT_THAT(why({{"a", "c"}, {"a/x", "d"}}).message(),
+              HasSubstr("nothing that is loaded is left"));
+  EXPECT_EQ(why({{"z", "c"}}).code(), StatusCode::kNotFound);
+}
+
+TEST(Rearranged, KeepsSomeItems) {
+  const auto records = RecordsOf({{"a", Keys("x")}, {"b", Keys("x")}});
+  const StepTree tree = StepTree::Make(9, records, false).value();
+  const auto made =
+      Rearrange(tree, std::vector<std::string>{"b"}, {{"b/x", "b/y"}}, StepTree::kRoot).value();
+  const StepTree now = StepTree::Make(9, made.records, false).value();
+  ASSERT_EQ(made.records.size(), 2u);
+  EXPECT_EQ(now.Text(1), "b/y");
+  EXPECT_EQ(tree.Text(made.origins[1]), "b/x");
 }
 
 }  // namespace

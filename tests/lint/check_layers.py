@@ -2,9 +2,9 @@
 """The house rules that a program can check: check_layers.py [ROOT] [--rooms].
 
 Include direction io <- format <- db <- api and among the rooms of db/, the program on the public
-headers alone, no circle of imports in the Python package, no test outside the build, and small
-things. Prints one line for each breach and
-exits 1 when there is one. --rooms prints the rooms, each with those that it includes and how often.
+headers alone, imports of the Python package downward and in no circle, no test outside the build,
+and small things. Prints one line for each breach and exits 1 when there is one.
+--rooms prints the rooms, each with those that it includes and how often.
 Tested by test_check_layers.py, which plants a breach of each rule.
 """
 
@@ -14,6 +14,7 @@ import pathlib
 import re
 import statistics
 import sys
+import tomllib
 from collections.abc import Iterator
 
 LAYERS = ["io", "format", "db", "api"]
@@ -154,6 +155,28 @@ def python_imports(package: pathlib.Path) -> dict[str, dict[str, int]]:
     return imports
 
 
+def check_python_rooms(root: pathlib.Path) -> Iterator[str]:
+    """Imports run from a room of the package to one below it, as pyproject.toml declares them:
+    also those inside a function, and those for types alone."""
+    imports = python_imports(root / PYTHON_PACKAGE)
+    settings = root / "pyproject.toml"
+    text = settings.read_text() if settings.is_file() else ""
+    rooms: list[str] = tomllib.loads(text).get("tool", {}).get("stepwell", {}).get("rooms", [])
+
+    def room(module: str) -> str:
+        return module.split(".")[1] if "." in module else module
+
+    there = {room(module) for module in imports}
+    for name in sorted(there.symmetric_difference(rooms)):
+        what = "does not list the room" if name in there else "lists a room that is not there,"
+        yield f"pyproject.toml: {what} {name}"
+    for module, targets in imports.items():
+        for target, line in targets.items():
+            low, high = room(module), room(target)
+            if {low, high} <= set(rooms) and rooms.index(high) > rooms.index(low):
+                yield f"{PYTHON_PACKAGE}: {module}, line {line}: imports {target}, of a room above"
+
+
 def check_python_imports(root: pathlib.Path) -> Iterator[str]:
     package = root / PYTHON_PACKAGE
     imports = python_imports(package)
@@ -285,8 +308,8 @@ def check_median(root: pathlib.Path) -> Iterator[str]:
 
 def check(root: pathlib.Path) -> list[str]:
     problems = [problem for path in source_files(root) for problem in check_file(path, root)]
-    return [*problems, *check_median(root), *check_rooms(root), *check_python_imports(root),
-            *check_door(root)]
+    return [*problems, *check_median(root), *check_rooms(root), *check_python_rooms(root),
+            *check_python_imports(root), *check_door(root)]
 
 
 def main() -> int:

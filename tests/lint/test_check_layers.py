@@ -108,25 +108,39 @@ def test_rooms(
     assert all(message in problem for problem in problems)
 
 
-PYTHON_CIRCLES = [
-    ("import stepwell._low.low", "import stepwell.door", "stepwell.door -> stepwell._low.low"),
-    ("from ._low import low", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
-     "    from ..door import door", "stepwell.door -> stepwell._low.low -> stepwell.door"),
-    ("from ._low import low", "def f():\n    from .. import door", "line 3: a circle of imports"),
-    ("from .door import x", "", "stepwell.door -> stepwell.door"),
-    ("from ._low import low", "from .. import _stepwell", ""),
+PYTHON_ROOMS = '[tool.stepwell]\nrooms = ["_low", "door", "stepwell"]\n'
+UP = "line {}: imports stepwell.door, of a room above"
+# The declared rooms, what door.py, _low/low.py and _low/below.py hold, and the breach.
+PYTHON_IMPORTS = [
+    (PYTHON_ROOMS, "import stepwell._low.low", "from . import below", "", ""),
+    (PYTHON_ROOMS, "from ._low import low", "from .. import _stepwell", "", ""),
+    (PYTHON_ROOMS, "x = 1", "import stepwell.door", "", UP.format(2)),
+    (PYTHON_ROOMS, "x = 1", "def f():\n    from .. import door", "", UP.format(3)),
+    (PYTHON_ROOMS, "x = 1", "class C:\n    def f(self):\n        import stepwell.door", "",
+     UP.format(4)),
+    (PYTHON_ROOMS, "x = 1", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+     "    from ..door import x", "", UP.format(4)),
+    (PYTHON_ROOMS, "x = 1", "", "import typing\ndef f():\n    if typing.TYPE_CHECKING:\n"
+     "        from ..door import x", UP.format(5)),
+    (PYTHON_ROOMS, "x = 1", "from .. import x", "", "imports stepwell, of a room above"),
+    (PYTHON_ROOMS.replace('"door", ', ""), "x = 1", "", "", "does not list the room door"),
+    (PYTHON_ROOMS.replace("door", 'attic", "door'), "x = 1", "", "", "not there, attic"),
+    (PYTHON_ROOMS, "from .door import x", "", "", "circle of imports: stepwell.door -> stepwell.d"),
+    (PYTHON_ROOMS, "x = 1", "from . import below", "def f():\n    from .low import x",
+     "a circle of imports: stepwell._low.below -> stepwell._low.low -> stepwell._low.below"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("door", "low", "message"), PYTHON_CIRCLES)
-def test_a_circle_of_python_imports_is_caught(
-    house: pathlib.Path, door: str, low: str, message: str
+@pytest.mark.parametrize(("rooms", "door", "low", "below", "message"), PYTHON_IMPORTS)
+def test_python_imports(
+    house: pathlib.Path, rooms: str, door: str, low: str, below: str, message: str
 ) -> None:
     package = house / "api/python/stepwell"
     (package / "_low").mkdir(parents=True)
+    (house / "pyproject.toml").write_text(rooms)
     head = "# SPDX-License-Identifier: Apache-2.0\n"
-    for name, text in (("__init__", "from .door import x"), ("door", door), ("_low/__init__", ""),
-                       ("_low/low", low)):  # fmt: skip
+    for name, text in (("__init__", ""), ("door", door), ("_low/__init__", ""), ("_low/low", low),
+                       ("_low/below", below)):  # fmt: skip
         (package / f"{name}.py").write_text(head + text + "\n")
     problems = check_layers.check(house)
     assert len(problems) == (1 if message else 0), problems
@@ -156,6 +170,7 @@ def test_a_marked_task_with_an_issue_is_fine(house: pathlib.Path) -> None:
 def test_a_door_beside_the_door_is_caught(house: pathlib.Path, text: str) -> None:
     package = house / "api/python/stepwell/_runtime"
     package.mkdir(parents=True)
+    (house / "pyproject.toml").write_text('[tool.stepwell]\nrooms = ["_runtime"]\n')
     spdx = SPDX.replace("//", "#")
     (package / "durable.py").write_text(spdx + text)
     assert check_layers.check(house) == []

@@ -123,6 +123,13 @@ def test_renames_of_nodes_leaves_and_globs(layers):
     assert part["a"]["w"][0, 0] == 2
 
 
+def test_wildcards_of_renames_stand_for_characters(store):
+    store.save(1, {"é1": {"w": np.arange(3)}, "é2": {"w": np.arange(4)}}).result()
+    like = {"ü": {"1": np.zeros(3, np.int64), "2": np.zeros(4, np.int64)}}
+    loaded = store.load(like=like, rename={"é?/w": "ü/?"})
+    assert same(loaded, {"ü": {"1": np.arange(3), "2": np.arange(4)}})
+
+
 @pytest.mark.parametrize(("rename", "error", "why"), [
     ({"params/nothing": "x"}, stepwell.PathNotFoundError, 'nothing at "params/nothing"; there are: '
      "params/layer_0"),

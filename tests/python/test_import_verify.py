@@ -12,8 +12,8 @@ import pytest
 from orbax.checkpoint import v1 as ocp_v1
 
 import stepwell
+from stepwell._backend.orbax_source import OrbaxSource
 from stepwell._interop import checkpoint_import
-from stepwell._interop.orbax_source import OrbaxSource
 
 # Of Orbax's own event loops, which it leaves to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

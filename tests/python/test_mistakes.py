@@ -15,6 +15,7 @@ import pytest
 from etils import epath
 
 import stepwell
+from stepwell import _stepwell
 from stepwell.compat import flax, orbax_v1
 from stepwell.compat import orbax as orbax_v0
 
@@ -65,7 +66,7 @@ def test_a_mutable_array_is_saved_by_its_value(store):
 
 
 def test_a_step_of_which_nothing_was_saved(store):
-    store._save(1, {"state": len}, "", "", 0, None).result()  # save() itself refuses this
+    store._put(1, {"state": len}).result()  # save() itself refuses this
     assert store.load(1) == {}
     assert store.load(1, like={}) == {}
 
@@ -136,16 +137,14 @@ def test_thousands_of_mismatches(store):
 
 
 def test_only_the_mismatches_shown_look_for_nearest_names(store, monkeypatch):
-    import difflib
-
     calls = []
-    find = difflib.get_close_matches
+    find = _stepwell.StepTree.nearest
 
-    def counted(word, names, **options):
-        calls.append((word, list(names)))
-        return find(word, names, **options)
+    def counted(tree, number, name, taken):
+        calls.append(name)
+        return find(tree, number, name, taken)
 
-    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    monkeypatch.setattr(_stepwell.StepTree, "nearest", counted)
     store.save(1, {f"layer_{i}": 1 for i in range(100)}).result()
     with pytest.raises(stepwell.MismatchError):
         store.load(1, like={f"lair_{i}": 1 for i in range(100)})

@@ -48,11 +48,12 @@ def test_python(root: pathlib.Path, case: dict[str, Any]) -> None:
     with stepwell.open(root, "r") as store:
         source = store[case["step"]]._source
         try:
-            tree, (number, leaves) = (found := source.select(path, whole=True))[0].tree, found[1]
+            _, found = source.select(path, whole=True)
         except stepwell.Error as error:
             assert ERRORS[type(error)] == case.get("error"), error
             return
-    taken = tree.leaves(number) if number is not None else leaves
+    tree = found.tree
+    taken = tree.leaves(found.number) if found.number is not None else found.leaves
     assert [path_text(tree.components(leaf, ROOT)) for leaf in taken] == case.get("leaves")
 
 

@@ -219,15 +219,20 @@ def records(monkeypatch):
         def __getattr__(self, name):
             return getattr(self._reader, name)
 
-        def lookup(self, path, above, below):
-            table = self._reader.lookup(path, above, below)
-            if table is not None:
-                seen.lookups.append(len(table))
-            return table
+        def select(self, path, above, whole):
+            found = self._reader.select(path, above, whole)
+            if found is not None:
+                seen.lookups.append(len(found.tree))
+            return found
 
-        def leaves(self):
+        def tree(self):
             seen.whole += 1
-            return self._reader.leaves()
+            return self._reader.tree()
+
+        def load(self, path, keys):
+            found = self.select(path, [], True) if path else None
+            seen.whole += found is None
+            return self._reader.load(path, keys)
 
     init = Source.__init__
 

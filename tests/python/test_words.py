@@ -16,7 +16,7 @@ from group_runs import run
 
 import stepwell
 from stepwell._remote.transfer import told
-from stepwell._runtime.text import counted, with_article
+from stepwell._text import counted, with_article
 
 ROOT = Path(__file__).resolve().parents[2]
 

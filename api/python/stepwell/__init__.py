@@ -11,8 +11,8 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
 from . import policy
+from ._backend.export_options import ExportedLeaf, ExportReport
 from ._handle import SaveHandle
-from ._interop.export_options import ExportedLeaf, ExportReport
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape

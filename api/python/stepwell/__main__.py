@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import stepwell
 from stepwell._display import format_bytes
 from stepwell._program import cat, diff
-from stepwell._runtime.text import counted
+from stepwell._text import counted
 
 _SCHEMA = 1
 _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (

@@ -10,7 +10,7 @@ from typing import SupportsIndex
 from ._lifetime import BRANCHES, OpenStore, check_no_link
 from ._runtime import durable
 from ._runtime.arguments import NEWEST, step_or_newest
-from ._runtime.text import brief
+from ._text import brief
 from .errors import (Error, InvalidArgumentError, LockedError, StepExistsError, StepNotFoundError)
 
 _MADE = "branch"  # in the temporary directory

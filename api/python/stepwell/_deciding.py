@@ -7,7 +7,7 @@ import math
 import signal
 import time
 
-from ._backend import Backend
+from ._backend.backend import Backend
 from ._handle import Pending
 from ._runtime import service
 from ._runtime.preemption import Watch, jax_says_so

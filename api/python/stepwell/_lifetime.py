@@ -8,12 +8,12 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
-from ._backend import Backend, MakeCore, OneProcess
+from ._backend.backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
 from ._display import END, ROWS_MAX, commit_time, escaped, format_bytes, html_table
 from ._distributed.coordinator import coordinator_for
@@ -26,8 +26,8 @@ from ._root_metadata import metadata_of, set_metadata
 from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
-from ._runtime.text import counted
 from ._save_policy import SavePolicy
+from ._text import counted
 from .errors import Error, ForkError, InvalidArgumentError, PermissionDeniedError, StepNotFoundError
 
 
@@ -42,9 +42,15 @@ def check_no_link(path: str) -> None:
                     "put a directory in its place")
 
 
-def _default_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
-    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), read_only, [], 0, 0,
-                          0, "", None, group, False, True, True)
+def core_at(path: str, options: _stepwell.OpenOptions) -> _stepwell.Core:
+    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), options)
+
+
+def _default_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
+                  ) -> _stepwell.Core:
+    options = _stepwell.OpenOptions()
+    options.read_only, options.group = read_only, group
+    return core_at(path, options)
 
 
 def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
@@ -277,8 +283,7 @@ class OpenStore(NotCopied):
             return step_number(step)
         latest = self._latest_of_all()
         if latest is None:
-            raise StepNotFoundError(f"{self.path!r} has no step yet"
-                                    + self._under_way(self._pending.steps()))
+            raise self._no_step()
         return latest
 
     def _latest_of_all(self) -> int | None:
@@ -309,20 +314,25 @@ class OpenStore(NotCopied):
                     raise
 
     def _source(self, step: SupportsIndex | None) -> Source:
+        if step is None and self._backend.collective_reads:  # then it is the same on all
+            self._pending.wait()
         self._check()
-        number = self._step(step)
-        newest = step is None and not self._backend.collective_reads
-        while True:
-            try:
-                return self._backend.source(number, self._check_open, self._account)
-            except StepNotFoundError as error:
-                # The newest step may be superseded and deleted in the instant between.
-                later = self._backend.newest() if newest else None
-                if later is None or later == number:
-                    if number not in self._pending.steps():
-                        raise
-                    raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
-            number = later
+        if step is None:
+            newest = self._backend.newest_source(self._check_open, self._account)
+            if newest is None:
+                raise self._no_step()
+            return newest
+        number = step_number(step)
+        try:
+            return self._backend.source(number, self._check_open, self._account)
+        except StepNotFoundError as error:
+            if number not in self._pending.steps():
+                raise
+            raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
+
+    def _no_step(self) -> StepNotFoundError:
+        return StepNotFoundError(
+            f"{self.path!r} has no step yet{self._under_way(self._pending.steps())}")
 
     def _under_way(self, steps: list[int]) -> str:
         """The end of a message that misses a step."""
@@ -353,13 +363,12 @@ class OpenStore(NotCopied):
         self._pending.add(save)
         return SaveHandle(save, self)
 
-    def _save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-              chunks: Chunks | None, *, retire: Sequence[int] = ()) -> SaveHandle:
-        """`retire`: other steps that end in the same commit; see Backend.save."""
+    def _save(self, request: _stepwell.SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+              ) -> SaveHandle:
         service.sync_log_level()
         begun = time.monotonic()
-        operation = self._backend.save(step, trees, metadata, metrics, existing, chunks, retire)
-        self._decider.began(step)
+        operation = self._backend.save(request, trees, chunks)
+        self._decider.began(request.step)
         monitoring.record_save(operation, begun)
         return self._track(operation)
 

@@ -26,7 +26,7 @@ from ._runtime import monitoring, service
 from ._runtime.arguments import NEWEST, Progress, step_or_newest
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
-from ._runtime.text import brief
+from ._text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
 
 _INSIDE = ".stepwell"  # a store in a directory of Orbax's
@@ -188,7 +188,7 @@ class Loading(OpenStore):
         latest = self._latest_of_all()
         if latest is None:
             # Of headers, too.
-            problems = cast_(list[str], self._backend.recovery()["problems"])
+            problems = self._backend.recovery().problems
             if problems:
                 raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
                                       f"{problems[0]}; `stepwell repair` says more")
@@ -220,7 +220,7 @@ class Loading(OpenStore):
             with self._open_alone(within, read_only=True) as store:
                 yield store
             return
-        steps = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+        steps = _stepwell.orbax_steps(path) if os.path.isdir(path) else {}
         with imported(self._open_alone, path, max(steps) if steps else 0) as store:
             yield store
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ._backend import Backend
+from ._backend.backend import Backend
 from .errors import InvalidArgumentError
 
 Direction = Literal["min", "max"]

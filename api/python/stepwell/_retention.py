@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .policy import Policy
+from . import _stepwell
+from .policy import Policy, Rule
 
-# JSON: (a rule each, as Policy._of_rule takes it; of each step its number, whether it is pinned,
-# which rules keep it, and whether it goes next; warnings).
-EngineReport = tuple[list[tuple[int, int, int, str, bool]],
-                     list[tuple[int, bool, list[int], bool]], list[str]]
+Fields = dict[str, Any]  # of the engine's report; JSON, which goes through messages
+
+
+def fields_of(report: _stepwell.RetentionReport) -> Fields:
+    return {"rules": [{**vars(Rule.of(rule)), "kind": rule.kind.name} for rule in report.rules],
+            "steps": [{name: getattr(step, name) for name in StepRetention._fields}
+                      for step in report.steps], "warnings": report.warnings}
 
 
 class StepRetention(NamedTuple):
@@ -59,9 +63,9 @@ class RetentionReport(NamedTuple):
         return "\n".join(lines + [str(step) for step in self.steps])
 
     @classmethod
-    def of(cls, report: EngineReport) -> RetentionReport:
-        rules, steps, warnings = report
-        parts = [Policy._of_rule(*rule) for rule in rules]
+    def of(cls, fields: Fields) -> RetentionReport:
+        parts = [Policy._of_rule(Rule(**{**rule, "kind": _stepwell.KeepKind[rule["kind"]]}))
+                 for rule in fields["rules"]]
         return cls(Policy(*parts) if parts else None,
-                   [StepRetention(step, pinned, tuple(parts[i] for i in kept_by), goes_next)
-                    for step, pinned, kept_by, goes_next in steps], warnings)
+                   [StepRetention(**{**step, "kept_by": tuple(parts[i] for i in step["kept_by"])})
+                    for step in fields["steps"]], fields["warnings"])

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from ._backend import Backend
+from ._backend.backend import Backend
 from ._runtime import durable
 from ._runtime.arguments import json_text
 from ._runtime.files import read_small

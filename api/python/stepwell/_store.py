@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
 from . import _branch, _draft, _stepwell
+from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
+                                      OnUnsupported, To)
 from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import orbax_view as _orbax_view
-from ._interop.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
-                                      OnUnsupported, To)
-from ._lifetime import How
+from ._lifetime import How, core_at
 from ._loading import Loading
 from ._pytree.chunks import Chunks
 from ._pytree.has_leaf import check_has_leaf
@@ -27,20 +27,18 @@ from ._retention import RetentionReport
 from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (NEWEST, Disks, IfExists, NotGiven, Progress, check_mapping,
-                                 if_exists_number, json_text, problem_path, step_number,
+                                 if_exists_of, json_text, problem_path, step_number,
                                  step_numbers, step_or_newest)
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.prometheus import prometheus_text
-from ._runtime.stats import (LoadStats, ReclaimReport, RepairReport, StoreStats, VerifyProblem,
-                             VerifyReport, named)
-from ._runtime.text import brief
+from ._runtime.stats import (LoadStats, ReclaimReport, RecoveryStats, RepairReport, StoreStats,
+                             VerifyProblem, VerifyReport, dict_of, named)
+from ._stepwell import SaveRequest
+from ._text import brief
 from ._views import StepView, Tree
 from .errors import InvalidArgumentError, StoreNotFoundError
 from .policy import Policy, SavePolicy
-
-_CODECS = {"auto": 0, "raw": 1, "blosc": 2}
-
 
 _NOT_GIVEN: Final = NotGiven("<not given>")  # a state of None is an error
 
@@ -105,8 +103,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     """
     if mode not in ("a", "r"):
         raise InvalidArgumentError(f"mode must be 'a' or 'r', not {mode!r}")
-    if codec not in _CODECS:
-        raise InvalidArgumentError(f"codec must be one of {', '.join(_CODECS)}, not {codec!r}")
+    if codec not in _stepwell.CodecPolicy.__members__:
+        names = ", ".join(_stepwell.CodecPolicy.__members__)
+        raise InvalidArgumentError(f"codec must be one of {names}, not {codec!r}")
     if keep is not None and not isinstance(keep, Policy):
         raise InvalidArgumentError(
             f"keep must be a policy of stepwell.policy or None, not {keep!r}")
@@ -143,13 +142,22 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
                                      "store.branch(name) makes one")
     read_only = mode == "r"
 
-    def make_core(path: str, read_only: bool, group: tuple[bytes, int] | None) -> _stepwell.Core:
-        own = path == root and not read_only  # parts keep what part 0 keeps
-        return _stepwell.Core(
-            os.fsencode(path).decode("utf-8", "surrogateescape"), read_only,
-            keep._for_engine() if path == root and keep is not None else [], staging_bytes or 0,
-            threads or 0, _CODECS[codec], os.fspath(trace) if own and trace is not None else "",
-            reclaim_bytes_per_second, group, untrusted, private, create or path != root)
+    def make_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
+                  ) -> _stepwell.Core:
+        options = _stepwell.OpenOptions()
+        options.read_only = read_only
+        options.create = create or path != root
+        options.untrusted, options.private_files = untrusted, private
+        if path == root and keep is not None:  # parts keep what part 0 keeps
+            options.keep = keep._for_engine()
+        options.codec = _stepwell.CodecPolicy[codec]
+        options.staging_bytes, options.threads = staging_bytes or 0, threads or 0
+        if reclaim_bytes_per_second is not None:
+            options.reclaim_bytes_per_second = reclaim_bytes_per_second
+        if path == root and not read_only and trace is not None:
+            options.trace_path = os.fspath(trace)
+        options.group = group
+        return core_at(path, options)
 
     store = Store(How(root, read_only, make_core, process_timeout, disks))
     if save is not None or data is not None:
@@ -210,7 +218,7 @@ class Store(Loading):
         self._check()
         number = step_number(step)
         self._check_writable()
-        existing = if_exists_number(if_exists)
+        existing = if_exists_of(if_exists)
         trees: dict[str, Any] = {} if state is _NOT_GIVEN else {"state": state}
         check_mapping(items, "items", "from names to pytrees")
         for name, tree in (items or {}).items():
@@ -225,8 +233,9 @@ class Store(Loading):
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
         check_has_leaf(trees)
-        return self._save(number, trees, json_text(metadata, "metadata"),
-                          json_text(metrics, "metrics"), existing, chunks)
+        return self._save(SaveRequest(
+            step=number, if_exists=existing, metadata_json=json_text(metadata, "metadata"),
+            metrics_json=json_text(metrics, "metrics")), trees, chunks)
 
     def _put(self, step: int, items: Mapping[str, Any], *, metadata: Any = None,
              metrics: Any = None, replace: bool = False, chunks: Chunks | None = None,
@@ -234,10 +243,10 @@ class Store(Loading):
         """Saves items of a facade, which may have no leaf. `retire`: as Backend.save's."""
         self._check()
         self._check_writable()
-        return self._save(step, dict(items), json_text(metadata, "metadata"),
-                          json_text(metrics, "metrics"),
-                          if_exists_number("replace" if replace else "error"), chunks,
-                          retire=retire)
+        return self._save(SaveRequest(
+            step=step, if_exists=if_exists_of("replace" if replace else "error"),
+            metadata_json=json_text(metadata, "metadata"),
+            metrics_json=json_text(metrics, "metrics"), retire=retire), dict(items), chunks)
 
     import_checkpoint = checkpoint_import.import_checkpoint
     import_checkpoints = checkpoint_import.import_checkpoints
@@ -415,9 +424,11 @@ class Store(Loading):
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each. A notebook shows a
         table of them."""
         self._check_open()
-        last_load = {name: getattr(self._last_load, name) for name in LoadStats.__annotations__}
-        return cast(StoreStats, Numbers({**self._backend.stats(), "last_load": last_load,
-                                         "recovery": self._backend.recovery()}))
+        stats = self._backend.stats()
+        return cast(StoreStats, Numbers(dict_of(
+            StoreStats, stats, index=stats.index_state, last_load=dict_of(
+                LoadStats, self._last_load),
+            recovery=dict_of(RecoveryStats, self._backend.recovery()))))
 
     def retention(self) -> RetentionReport:
         """Which part of the policy keeps each step, and what goes with the next save.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import os
@@ -20,14 +21,13 @@ from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
 from ._pytree.keys import key_of
-from ._pytree.records import ARRAY, VALUE, PathLike, Selection, StoredTree, resolve
+from ._pytree.records import ARRAY, VALUE, PathLike
 from ._pytree.stored_rows import Read, stored_rows
-from ._pytree.tree import KEY, LITERAL, Component, Path, component_text
-from ._pytree.values import decode_value
+from ._pytree.tree import KEY, LITERAL, Component, Path, component_text, path_text
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
-from ._runtime.text import counted
-from ._stepwell import Row, ValueType, Wanted
+from ._stepwell import Record, Row, Selection, StepTree, ValueType, Wanted, decode_value
+from ._text import counted
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
@@ -48,8 +48,7 @@ class LeafInfo(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-def _info(tree: StoredTree, number: int) -> LeafInfo:
-    record = tree.records[number]
+def _info(tree: StepTree, number: int, record: Record) -> LeafInfo:
     if record.kind == VALUE:
         return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
     kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
@@ -61,9 +60,11 @@ class Tree(Mapping[str, LeafInfo]):
     """What a step holds: path -> LeafInfo, in key order. Printing it gives a table; of more than 40
     leaves the first and the last 20, and `table()` has all."""
 
-    def __init__(self, tree: StoredTree, step: int) -> None:
+    def __init__(self, tree: StepTree, step: int) -> None:
         self.step = step
-        self._leaves = {tree.text(number): _info(tree, number) for number in tree.leaves(tree.top)}
+        records = tree.records
+        self._leaves = {tree.text(number): _info(tree, number, records[number])
+                        for number in tree.leaves(tree.top)}
 
     def __getitem__(self, path: str) -> LeafInfo:
         return self._leaves[path]
@@ -216,7 +217,7 @@ def _found(source: Source, selection: Selection, step: Source,
     """What a path names; for a glob a dict by path, from the node `above` on."""
     if selection.number is not None:
         return view_of(source, selection.number, step)
-    start = source.tree.number(above) if above is not None else None
+    start = source.tree.at(above) if above is not None else None
     return {text: view_of(source, leaf, step)
             for text, leaf in source.tree.by_text(selection.leaves, start).items()}
 
@@ -241,17 +242,17 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
 
     def _children(self) -> dict[Any, int]:
         source, number = self._whole()
-        return source.tree.children[number]
+        return source.tree.children(number)
 
     def __iter__(self) -> Iterator[PathLike | int]:
-        source, number = self._whole()
-        alike = source.tree.spelled(number)
-        for kind, name in self._children():
+        children = self._children()
+        spelled = collections.Counter(str(name) for _, name in children)
+        for kind, name in children:
             if kind == LITERAL:
                 yield (key_of(name),)
                 continue
             is_plain = isinstance(name, int) or (component_text((KEY, name)) == name != ""
-                                                 and len(alike[name]) == 1)
+                                                 and spelled[name] == 1)
             yield name if is_plain else (name,)
 
     def __contains__(self, path: object) -> bool:
@@ -273,7 +274,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
             source, selection = step.select(exact, whole=False, above=self._components)
         else:
             step, number = self._at
-            source, selection = step, resolve(step.tree, exact, below=number)
+            source, selection = step, step.tree.resolve(exact, number)
         return _found(source, selection, step, self._components)
 
     def _stepwell_rows(self, path: Path) -> list[Row]:
@@ -288,8 +289,8 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         tree = source.tree
         head = f"<{tree.text(number) or 'state'} of step {source.step}: {tree.describe(number)}>"
         return "\n".join([head, *_lines(
-            list(tree.leaves(number)), _WHOLE_MAX,
-            lambda leaf: f"  {tree.relative_text(leaf, number)}  {tree.describe(leaf)}")])
+            tree.leaves(number), _WHOLE_MAX,
+            lambda leaf: f"  {path_text(tree.components(leaf, number))}  {tree.describe(leaf)}")])
 
 
 class StepView(NotCopied):
@@ -326,14 +327,15 @@ class StepView(NotCopied):
         assert selection.number is not None
         for leaf in source.tree.leaves(selection.number):
             record = source.tree.records[leaf]
-            path = str(source.tree.component(leaf)[1])
-            contents[path] = decode_value(record.value_type, source.read(leaf))
+            path = str(source.tree.components(leaf)[-1][1])
+            raw = source.read(leaf)
+            contents[path] = decode_value(record.value_type, raw) if record.kind == VALUE else raw
         write_files(contents, folder, f"item {item!r} of step {self.step}")
 
     @property
     def items(self) -> list[str]:
         """Names of the items, sorted."""
-        return sorted(name for name, *_ in self._source.reader.items())
+        return sorted(item.name for item in self._source.reader.items)
 
     @property
     def time(self) -> datetime:

@@ -12,7 +12,7 @@ import errno
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ._runtime.text import listed
+from ._text import listed
 
 MismatchKind = Literal["missing", "unexpected", "shape", "dtype", "sharding", "structure"]
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import operator
 import re
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Literal, SupportsIndex
 
 from ._runtime.arguments import COUNT_MAX, count_of
 from ._save_policy import (SaveAfter, SaveAt, SaveEvery, SaveOnPreemption, SavePolicy,
@@ -34,21 +35,26 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-class _Rule(NamedTuple):
+@dataclass(frozen=True)
+class Rule:
     """A KeepRule of the engine, as one that can be compared, copied and pickled."""
 
     kind: KeepKind
-    number: int = 0  # of steps or bytes
+    count: int = 0  # of steps or bytes
     duration_ns: int = 0
     metric: str = ""
     larger_is_better: bool = False
+
+    @classmethod
+    def of(cls, rule: KeepRule) -> Rule:
+        return cls(**{name: getattr(rule, name) for name in cls.__annotations__})
 
 
 class Policy:
     """Base of the policies, and the union of several. Immutable; equal when the rules are."""
 
     __slots__ = ("_parts",)
-    _parts: tuple[tuple[_Rule, str], ...]  # each rule once, with how it was written
+    _parts: tuple[tuple[Rule, str], ...]  # each rule once, with how it was written
 
     def __init__(self, *policies: Policy) -> None:
         parts = [part for policy in policies for part in policy._parts]
@@ -58,26 +64,25 @@ class Policy:
         self._parts = tuple({rule: (rule, text) for rule, text in parts}.values())
 
     @property
-    def _rules(self) -> list[_Rule]:
+    def _rules(self) -> list[Rule]:
         return [rule for rule, _ in self._parts]
 
     def _for_engine(self) -> list[KeepRule]:
-        return [KeepRule(*rule) for rule in self._rules]
+        return [KeepRule(**vars(rule)) for rule in self._rules]
 
     @staticmethod
-    def _of_rule(kind: int, number: int, duration_ns: int, metric: str,
-                 larger_is_better: bool) -> Policy:
-        match KeepKind(kind):
+    def _of_rule(rule: Rule) -> Policy:
+        match rule.kind:
             case KeepKind.BEST:
-                return BestN(number, metric, "max" if larger_is_better else "min")
+                return BestN(rule.count, rule.metric, "max" if rule.larger_is_better else "min")
             case KeepKind.DURATION:
-                return KeepFor(timedelta(microseconds=duration_ns / 1000))
+                return KeepFor(timedelta(microseconds=rule.duration_ns / 1000))
             case KeepKind.LATEST:
-                return LatestN(number)
+                return LatestN(rule.count)
             case KeepKind.EVERY:
-                return EveryN(number)
+                return EveryN(rule.count)
             case KeepKind.BYTES:
-                return ByteBudget(number)
+                return ByteBudget(rule.count)
         return Pinned()
 
     def __or__(self, other: Policy) -> Policy:
@@ -106,7 +111,7 @@ class LatestN(Policy):
 
     def __init__(self, n: SupportsIndex) -> None:
         self.n = count_of("LatestN", n)
-        self._parts = ((_Rule(KeepKind.LATEST, self.n), f"LatestN({self.n})"),)
+        self._parts = ((Rule(KeepKind.LATEST, self.n), f"LatestN({self.n})"),)
 
 
 class EveryN(Policy):
@@ -116,7 +121,7 @@ class EveryN(Policy):
 
     def __init__(self, n: SupportsIndex) -> None:
         self.n = count_of("EveryN", n)
-        self._parts = ((_Rule(KeepKind.EVERY, self.n), f"EveryN({self.n})"),)
+        self._parts = ((Rule(KeepKind.EVERY, self.n), f"EveryN({self.n})"),)
 
 
 class BestN(Policy):
@@ -140,7 +145,7 @@ class BestN(Policy):
             raise InvalidArgumentError(f"BestN's mode must be 'min' or 'max', not {mode!r}")
         self.metric = metric
         self.mode = mode
-        self._parts = ((_Rule(KeepKind.BEST, self.n, metric=metric, larger_is_better=mode == "max"),
+        self._parts = ((Rule(KeepKind.BEST, self.n, metric=metric, larger_is_better=mode == "max"),
                         f"BestN({self.n}, {metric!r}, mode={mode!r})"),)
 
 
@@ -166,7 +171,7 @@ class KeepFor(Policy):
         if not 0 <= nanos <= COUNT_MAX:
             raise InvalidArgumentError(
                 f"KeepFor's duration must be 0 seconds to 292 years, not {self.duration}")
-        self._parts = ((_Rule(KeepKind.DURATION, duration_ns=nanos),
+        self._parts = ((Rule(KeepKind.DURATION, duration_ns=nanos),
                         f"KeepFor({self.duration / timedelta(seconds=1):g})"),)
 
 
@@ -183,7 +188,7 @@ class ByteBudget(Policy):
 
     def __init__(self, size: SupportsIndex | str) -> None:
         self.nbytes = _bytes(size)
-        self._parts = ((_Rule(KeepKind.BYTES, self.nbytes), f"ByteBudget({self.nbytes})"),)
+        self._parts = ((Rule(KeepKind.BYTES, self.nbytes), f"ByteBudget({self.nbytes})"),)
 
 
 class Pinned(Policy):
@@ -192,7 +197,7 @@ class Pinned(Policy):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self._parts = ((_Rule(KeepKind.PINNED), "Pinned()"),)
+        self._parts = ((Rule(KeepKind.PINNED), "Pinned()"),)
 
 
 def _bytes(size: SupportsIndex | str) -> int:

@@ -43,10 +43,10 @@ def main() -> None:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"localhost:{port}", int(processes), int(process))
     assert len(jax.devices()) == 8
-    ((item, rows, _),) = part_of({"state": state()}, jax.process_index(), None).rows
-    assert item == "state"
+    (part,) = part_of({"state": state()}, jax.process_index(), None).rows
+    assert part.name == "state"
     out = {}
-    for row in rows:
+    for row in part.rows:
         name = path_text(row.path)
         if row.tag != SHARDS:
             out[f"{name}|row"] = np.array(int(row.tag))

@@ -16,82 +16,31 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._backend import Change, CoreReads, SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest, run_export
-from .._interop.orbax_source import OrbaxSource, check_new
+from .._backend.backend import Change, CoreReads, SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest, run_export
+from .._backend.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
 from .._pytree.sharding import to_numpy
-from .._pytree.tree import ItemRows
 from .._runtime import service
-from .._runtime.arguments import IfExists, Progress, if_exists_number
+from .._runtime.arguments import IfExists, Progress, if_exists_of
 from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
+from .._stepwell import GroupSave, ItemRows, SaveRequest
 from ..errors import Error, OutcomeUnknownError, PeerError
 from .coordinator import Alive, gather, wait_for
 from .lockstep import Lockstep, all_gather
 from .messages import (CheckpointVote, Decision, Failure, Proposal, Value, Vote, decode, encode,
                        pack_text, unpack_text)
 from .opening import Opening
+from .operation import Collective, GroupHandle
 from .process_slice import difference, digest_of, mesh_difference, part_of, share_of, vote_of
-from .snapshot import Snapshot
 
 T = TypeVar("T")
-
-
-class GroupHandle(Future[None]):
-    """As `_stepwell.Handle`, of an operation of all processes."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-        self.skipped = False
-        self.failed: BaseException | None = None  # why this process cannot do its share
-
-    def wait(self, timeout: float | None = None) -> bool:
-        try:
-            self.exception(timeout)
-        except TimeoutError:
-            return False
-        return True
-
-    def error(self) -> BaseException | None:
-        return self.exception() if self.done() else None
-
-    def notify(self, token: int) -> None:
-        """Tells the service when done."""
-        self.add_done_callback(lambda _: service.completed(token))
-
-    def finish(self, error: BaseException | None) -> None:
-        if error is None:
-            self.set_result(None)
-        else:
-            self.set_exception(error)
-
-
-@dataclass
-class Collective:
-    """An operation of all processes."""
-
-    number: int
-    proposal: Proposal
-    handle: GroupHandle
-    retire: Sequence[int] = ()  # of a save, on the leader: steps that end in its commit
-    tree_text: list[str] = field(default_factory=list)  # of a save: process_slice.Part's
-    meshes: list[tuple[int, str]] = field(default_factory=list)
-    prepared: _stepwell.Handle | None = None  # of a save
-    error: BaseException | None = None  # why this process cannot do it
-    snapshot: Snapshot | None = None  # of a snapshot
-    votes: list[Vote] = field(default_factory=list)  # on the leader: of all processes
-
-    @property
-    def kind(self) -> str:
-        return self.proposal.kind
 
 
 class Group(ABC):
@@ -121,21 +70,18 @@ class Group(ABC):
         """The number of the next operation."""
         return next(self._numbers)
 
-    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None, retire: Sequence[int] = ()) -> GroupHandle:
+    def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+             ) -> GroupHandle:
         """As Store.save, of this process's part; the handle is of all parts. What process 0 asks to
         retire counts."""
-        op = Collective(self.next_number(), Proposal("save", step, items=list(trees),
-                                                     if_exists=existing), GroupHandle(step),
-                        retire=retire)
+        proposal = Proposal("save", request.step, items=list(trees),
+                            if_exists=request.if_exists.name)
+        op = Collective(self.next_number(), proposal, GroupHandle(request.step),
+                        retire=request.retire)
         try:
             with paused():
-                part = part_of(trees, self._coordinator.index, chunks, metadata)
-                if not self.leader:  # the leader decides about the step that is there
-                    metadata, metrics, existing = "", "", if_exists_number("replace")
-                op.prepared = self.writer.save(
-                    step, part.rows, metadata, metrics, existing, to_numpy,
-                    (self._save_id(op.number), self._parts))
+                part = part_of(trees, self._coordinator.index, chunks, request.metadata_json)
+                op.prepared = self.writer.save(self._own(op, request), part.rows, to_numpy)
                 op.tree_text, op.meshes = part[1:]
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
@@ -144,12 +90,20 @@ class Group(ABC):
             raise
         return self.submit(op)
 
+    def _own(self, op: Collective, asked: SaveRequest) -> SaveRequest:
+        """Of this process's part. About a step that is there, and of what, the leader decides."""
+        texts = (asked.metadata_json, asked.metrics_json) if self.leader else ("", "")
+        return SaveRequest(
+            step=asked.step, metadata_json=texts[0], metrics_json=texts[1],
+            if_exists=asked.if_exists if self.leader else _stepwell.IfExists.replace,
+            group=GroupSave(save_id=self._save_id(op.number), parts=self._parts))
+
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> GroupHandle:
         """All raise when they cannot agree; what goes wrong later is the handle's error, on all of
         them."""
-        existing = if_exists_number(if_exists)
-        op = Collective(self.next_number(), Proposal("import", if_exists=existing), GroupHandle(0))
+        existing = if_exists_of(if_exists)
+        op = Collective(self.next_number(), Proposal("import", if_exists=if_exists), GroupHandle(0))
         plan: _stepwell.ImportPlan | None = None
 
         def look() -> CheckpointVote:
@@ -176,14 +130,12 @@ class Group(ABC):
             op.handle.step, op.handle.skipped = share.step, share.skip
             op.proposal = replace(op.proposal, step=share.step)
             if not share.skip:
-                if not self.leader:  # the leader decides about the step that is there
-                    existing = if_exists_number("replace")
-                save = (self._save_id(op.number), self._parts)
+                request = self._own(op, SaveRequest(step=share.step, if_exists=existing))
                 op.prepared = (
-                    self.writer.import_orbax(share.step, plan, share.part, existing, save)
+                    self.writer.import_orbax(request, plan, share.part)
                     if plan is not None and share.part is not None else
-                    self.writer.save(share.step, [ItemRows(name, []) for name in share.items], "",
-                                     "", existing, to_numpy, save))
+                    self.writer.save(request, [ItemRows(name, []) for name in share.items],
+                                     to_numpy))
         except BaseException as error:
             op.error = op.handle.failed = error
             if not agreed or not isinstance(error, Exception):
@@ -428,12 +380,14 @@ class Group(ABC):
                 return decision  # it stays undecided
             if prepared is not None and prepared.error() is None and not prepared.skipped:
                 commit = decision.failure is None and not decision.skipped
-                dead, number = self.writer.decide(
-                    op.handle.step, self._save_id(op.number), commit,
-                    list(op.retire) if self.leader else decision.dead,
-                    decision.decision_number, self.leader or self.waits_for_decisions)
+                decided = self.writer.decide(_stepwell.Decision(
+                    step=op.handle.step, save_id=self._save_id(op.number), commit=commit,
+                    dead=op.retire if self.leader else decision.dead,
+                    decision_number=decision.decision_number,
+                    wait=self.leader or self.waits_for_decisions))
                 if self.leader:
-                    return replace(decision, dead=dead, decision_number=number)
+                    return replace(decision, dead=decided.dead,
+                                   decision_number=decided.decision_number)
         elif not self.leader:
             if op.kind == "delete":  # other parts drop nothing by themselves
                 # What the leader had and this part has not: steps of one process.

@@ -14,20 +14,21 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from .. import _stepwell
-from .._backend import SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest
+from .._backend.backend import SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source
+from .._retention import Fields, fields_of
 from .._runtime.arguments import Progress, check_items
-from .._retention import EngineReport
 from .._runtime.gc_pause import paused
 from .._runtime.stats import StepSummary
 from .._stepwell import LoadStats, Wanted
 from ..errors import Error, OutcomeUnknownError
 from .coordinator import broadcast, receive
-from .group import Collective, Group, _log
+from .group import Group, _log
 from .local_disks_export import LocalDisksExport
 from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
 from .opening import Opening
+from .operation import Collective
 from .snapshot import Reader, Snapshot
 
 T = TypeVar("T")
@@ -39,11 +40,15 @@ class _Source(Source):
     collective = True
 
     def __init__(self, reader: Reader, check: Callable[[], None], account: Account) -> None:
-        super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree)
+        super().__init__(cast(_stepwell.Reader, reader), check, account, reader.tree())
         self._table = reader.table
 
     def _together(self, load: Callable[[], T]) -> T:
         return self._table.all_or_none(load)
+
+    def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
+        self.check()
+        return self._table.read_boxes(wanted)
 
     def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:
         return self._table.read_batches(batches)
@@ -70,8 +75,9 @@ class LocalDisks(Group):
         numbers = [summary.step for summary in self.steps()]
         return numbers if last is None else numbers[-last:]
 
-    def retention(self) -> EngineReport:
-        return self.from_leader(self.writer.retention, "the report on retention")
+    def retention(self) -> Fields:
+        return self.from_leader(lambda: fields_of(self.writer.retention()),
+                                "the report on retention")
 
     def newest(self) -> int | None:
         return max((summary.step for summary in self.steps()), default=None)
@@ -80,6 +86,10 @@ class LocalDisks(Group):
         op = self._submit_and_wait(Proposal("snapshot", step), step)
         assert op.snapshot is not None
         return _Source(Reader(op.snapshot, self._lockstep), check, account)
+
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        newest = self.newest()
+        return None if newest is None else self.source(newest, check, account)
 
     def whole(self, what: str) -> _stepwell.Core:
         raise Error(f"{what} needs all parts of a step on one file system; those of "
@@ -135,4 +145,4 @@ class LocalDisks(Group):
     def _check_deletion(self, proposal: Proposal) -> None:
         for step in proposal.steps if proposal.items else []:
             check_items(step, proposal.items,
-                        [name for name, *_ in self.writer.read_share(step).items()])
+                        [item.name for item in self.writer.read_share(step).items])

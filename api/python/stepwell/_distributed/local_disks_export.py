@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from .. import _stepwell
-from .._stepwell import ByteRun, PartFile
-from .._backend import SourceOf, StepOf
-from .._interop.export_options import ExportReport, ExportRequest, locate
+from .._backend.backend import SourceOf, StepOf
+from .._backend.export_options import ExportReport, ExportRequest, locate
 from .._runtime.arguments import Progress
+from .._stepwell import ByteRun, PartFile
 from ..errors import Error, InvalidArgumentError, PeerError
 from .local_disks_table import Share
 from .lockstep import Lockstep
@@ -56,7 +56,6 @@ class LocalDisksExport:
         self._what = f"exporting to {request.dest!r}"
         self._made: _stepwell.PartsExport | None = None  # on process 0
         self._mark = ""
-        self._subtree: Any = None
 
     def _do(self, work: Callable[[], M]) -> list[M]:
         """The messages that `work`, on the thread that calls, gives on all processes, each as long
@@ -97,8 +96,9 @@ class LocalDisksExport:
 
         def records() -> ExportShare:
             self._options = self._request.options_for(source.reader)
-            _, self._subtree = locate(source, self._request.path)
-            self._data = {share.part: share.reader.records(self._subtree)
+            _, key = locate(source, self._request.path)
+            self._options.subtree_key = key
+            self._data = {share.part: share.reader.records(key)
                           for share in self._shares if share.part != 0}
             sizes = [sum(map(len, self._data.values()))] + [0] * (self._lockstep.count - 1)
             return ExportShare(sizes, [(part, len(data)) for part, data in self._data.items()])
@@ -125,7 +125,7 @@ class LocalDisksExport:
             request = self._request
             root = next(share for share in self._shares if share.part == 0)
             self._made = root.core.begin_export(
-                root.reader, _cut(have, came), request.dest, self._options, self._subtree)
+                root.reader, _cut(have, came), request.dest, self._options)
             stack.callback(self._made.close)
             holder = {part: process for process, each in enumerate(have) for part, _ in each.parts}
             plans: list[list[Any]] = [[] for _ in have]
@@ -156,13 +156,13 @@ class LocalDisksExport:
         return Value(vars(ExportReport.of(made, self._options.leaves.name)))
 
 
-def _cut(have: list[ExportShare], came: list[bytes]) -> list[tuple[int, bytes]]:
+def _cut(have: list[ExportShare], came: list[bytes]) -> dict[int, bytes]:
     """What each part's records are of what came from the processes."""
-    records = []
+    records = {}
     for each, data in zip(have, came, strict=True):
         at = 0
         for part, size in each.parts:
-            records.append((part, data[at:at + size]))
+            records[part] = data[at:at + size]
             at += size
     return records
 

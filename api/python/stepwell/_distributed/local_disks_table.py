@@ -19,9 +19,9 @@ import numpy as np
 from .. import _stepwell
 from .._load.device_placement import Box, empty_aligned
 from .._load.source import ANY
-from .._pytree.records import VALUE, StoredTree
+from .._pytree.records import VALUE
 from .._runtime.gc_pause import paused
-from .._stepwell import LoadStats, Wanted
+from .._stepwell import LoadStats, StepTree, Wanted
 from ..errors import CorruptionError
 from .lockstep import Lockstep
 from .messages import Value, Wants, pack, unpack
@@ -36,11 +36,11 @@ class Share(NamedTuple):
     part: int
     core: _stepwell.Core
     reader: _stepwell.Reader
-    table: _stepwell.LeafTable
+    tree: StepTree
 
     @property
     def save_id(self) -> str:
-        return self.reader.group[0].hex() if self.reader.group else ""
+        return self.reader.group.save_id.hex() if self.reader.group else ""
 
 
 class _Piece(NamedTuple):
@@ -116,43 +116,38 @@ def _holding(memory: Memory, cut: _Cut) -> tuple[Box, Any]:
 
 
 class Table:
-    """As `_stepwell.LeafTable`. Whatever reads, all processes do, each for what it wants."""
+    """The tree of a step, read by all processes together, each for what it wants."""
 
-    def __init__(self, records: _stepwell.LeafTable, step: int, partial: Sequence[int],
+    def __init__(self, tree: StepTree, step: int, partial: Sequence[int],
                  alone: dict[int, int], shares: Sequence[Share], lockstep: Lockstep) -> None:
-        """`records`: of all parts. `partial`: leaves of which parts have pieces; `alone`: leaves
+        """`tree`: of all parts. `partial`: leaves of which parts have pieces; `alone`: leaves
         that one part has, which is not part 0, with its number. All others are part 0's."""
         self._step = step
         self._what = f"loading step {step}"
         self._lockstep = lockstep
-        self._keys = records.keys()
-        self.records, self.resolve = records.records, records.resolve
-        self.leaves_below, self.build = records.leaves_below, records.build
-        self.shardings = records.shardings
-        self.tree = StoredTree(cast(_stepwell.LeafTable, self))
+        self.tree = tree
+        self._records = tree.records
         self._mine = self._pieces(set(partial), alone, shares)
         self._owned: list[dict[int, list[Box]]] | None = None  # by process, once gathered
         self._shared_error: BaseException | None = None  # the error that all processes know of
 
     # ---- records ----
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def _pieces(self, partial: set[int], alone: dict[int, int], shares: Sequence[Share]
                 ) -> dict[int, list[_Piece]]:
         """What is here of each leaf."""
-        numbers = {key: number for number, key in enumerate(self._keys)}
+        numbers = {key: number for number, key in enumerate(self.tree.keys())}
         found: dict[int, list[_Piece]] = {}
         for share in shares:
-            boxes = share.table.pieces()
-            for number, key in enumerate(share.table.keys()):
+            boxes = share.tree.pieces()
+            for number, key in enumerate(share.tree.keys()):
                 leaf = numbers.get(key)
                 if leaf is None or self.tree.is_node(leaf):
                     continue
                 if leaf in partial:
                     have = [tuple([(start, start + extent) for start, extent
-                                   in zip(*box, strict=True)]) for box in boxes.get(number, ())]
+                                   in zip(box.origin, box.shape, strict=True)])
+                            for box in boxes.get(number, ())]
                 else:
                     have = [self._whole(leaf)] if share.part == alone.get(leaf, 0) else []
                 pieces = [_Piece(box, share, number) for box in have if 0 not in _shape(box)]
@@ -162,7 +157,7 @@ class Table:
 
     def _whole(self, leaf: int) -> Box:
         """A leaf as a box; values are their bytes."""
-        record = self.tree.records[leaf]
+        record = self._records[leaf]
         shape = (record.logical_bytes,) if record.kind == VALUE else record.shape
         return tuple([(0, extent) for extent in shape])
 
@@ -248,7 +243,7 @@ class Table:
                 target[...] = source
         outgoing[index], incoming[index] = [], []
         self._together(lambda: self._lockstep.exchange(outgoing, incoming, most))
-        return [raw.tobytes() if self.tree.records[leaf].kind == VALUE else raw
+        return [raw.tobytes() if self._records[leaf].kind == VALUE else raw
                 for raw, (leaf, _) in zip(raws, wants, strict=True)], stats
 
     def _gather_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
@@ -270,7 +265,7 @@ class Table:
     # ---- what is here ----
 
     def _dtype(self, leaf: int) -> Any:
-        record = self.tree.records[leaf]
+        record = self._records[leaf]
         return np.dtype(np.uint8) if record.kind == VALUE else record.dtype
 
     def _check_whole(self, wants: list[tuple[int, Box]], takes: list[list[_Cut]]) -> None:
@@ -293,21 +288,20 @@ class Table:
         by_share: dict[int, list[tuple[tuple[int, int], _Piece, Box]]] = {}
         for key, boxes in asked.items():
             piece = self._mine[key[0]][key[1]]
-            if self.tree.records[key[0]].kind == VALUE:
+            if self._records[key[0]].kind == VALUE:
                 boxes = [piece.box]
             by_share.setdefault(piece.share.part, []).extend(
                 [(key, piece, box) for box in _outermost(boxes)])
         total = LoadStats()
         for reads in by_share.values():
-            table = reads[0][1].share.table
-            raws, stats = table.read_boxes([
+            loaded = reads[0][1].share.tree.read_boxes([
                 Wanted(piece.number)
-                if self.tree.records[key[0]].kind == VALUE
+                if self._records[key[0]].kind == VALUE
                 else Wanted(piece.number, [start for start, _ in box], [stop for _, stop in box],
                       nodes.get((*key, box), ANY))
                 for key, piece, box in reads])
-            total += stats
-            for (key, _, box), raw in zip(reads, raws, strict=True):
+            total += loaded.stats
+            for (key, _, box), raw in zip(reads, loaded.value, strict=True):
                 array = np.frombuffer(raw, np.uint8) if isinstance(raw, bytes) else raw
                 memory.setdefault(key, {})[box] = array
         return total

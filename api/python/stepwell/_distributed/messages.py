@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from .. import errors
 from ..errors import Error, OutcomeUnknownError, PeerError
 
-VERSION = 3
+VERSION = 4
 
 M = TypeVar("M")
 _KINDS: dict[str, type] = {}
@@ -115,7 +115,7 @@ class Proposal:
     step: int | None = None
     steps: Sequence[int] = ()
     items: Sequence[str] = ()
-    if_exists: int | None = None
+    if_exists: str | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.step if self.steps == () else self.steps}"
@@ -127,7 +127,7 @@ class StepVote:
 
     parts: list[tuple[int, str]]  # part, save id
     stored_bytes: int
-    # Arrays of which a part has all, with it: LeafTable.encoded_records, in hexadecimal digits.
+    # Arrays of which a part has all, with it: StepTree.encoded_records, in hexadecimal digits.
     alone: list[tuple[int, str, str]]
 
 
@@ -184,9 +184,9 @@ class StepContents:
     metrics_json: str
     logical_bytes: int
     stored_bytes: int
-    items: list[Any]
+    items: list[str]  # names
     save_id: str
-    records: list[tuple[str, str]]  # LeafTable.encoded_records, in hexadecimal digits, by key
+    records: list[tuple[str, str]]  # StepTree.encoded_records, in hexadecimal digits, by key
     alone: list[tuple[int, int]]  # leaves that one part has, which is not part 0: leaf, part
     partial: list[int]  # leaves of which parts have pieces
 

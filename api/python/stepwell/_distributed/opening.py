@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from .. import _stepwell
-from .._backend import MakeCore
+from .._backend.backend import MakeCore
 from .._runtime.arguments import Disks
-from .._runtime.threads import Thread
 from .._runtime.stats import StepSummary
+from .._runtime.threads import Thread
+from .._stepwell import Decision, StoreGroup
 from ..errors import Error, PeerError, StorageError
 from .coordinator import Coordinator, broadcast, is_store, part_path, receive
 from .lockstep import all_gather
@@ -45,9 +46,10 @@ def _work(tasks: Tasks) -> None:
         task()
 
 
-def _group_steps(core: _stepwell.Core) -> list[tuple[int, bytes, list[int]]]:
-    """(step, save id, parts) of the committed steps of many processes."""
-    return [(summary.step, *summary.group) for summary in core.steps() if summary.group]
+def _group_steps(steps: list[_stepwell.StepRecord]) -> dict[tuple[int, bytes], list[int]]:
+    """The steps of many processes, by number and save id, with their parts."""
+    return {(record.step, record.group.save_id): record.group.parts
+            for record in steps if record.group}
 
 
 _Committed = dict[tuple[int, bytes], Sequence[int]]  # (step, save id) to its parts
@@ -57,7 +59,7 @@ def _check_complete(core: _stepwell.Core, root: str, process: int, committed: _C
     """Whether a part has its share of all that was committed."""
     status = core.group_status()
     part = status.part
-    here = {*status.prepared, *[(step, save_id) for step, save_id, _ in _group_steps(core)]}
+    here = {*_group_steps(status.prepared), *_group_steps(core.steps())}
     for (step, save_id), parts in committed.items():
         if part in parts and (step, save_id) not in here:
             raise Error(f"part {part} of step {step} is missing: {part_path(root, part)!r} of "
@@ -70,9 +72,11 @@ def _recover(core: _stepwell.Core, committed: _Committed, decision_number: int) 
     status = core.group_status()
     if status.part == 0:
         return
-    for step, save_id in status.prepared:
-        core.decide(step, save_id, (step, save_id) in committed, [], decision_number, True)
-    gone = [step for step, save_id, _ in _group_steps(core) if (step, save_id) not in committed]
+    for step, save_id in _group_steps(status.prepared):
+        core.decide(Decision(step=step, save_id=save_id, commit=(step, save_id) in committed,
+                             decision_number=decision_number))
+    gone = [step for step, save_id in _group_steps(core.steps())
+            if (step, save_id) not in committed]
     if gone:
         core.delete(gone)
 
@@ -215,8 +219,7 @@ class Opening:
             self.coordinator.delete(f"{opening}/steps")
         self.run: str = verdicts.run
 
-    def _open_core(self, part: int, read_only: bool, group: tuple[bytes, int] | None
-                   ) -> _stepwell.Core:
+    def _open_core(self, part: int, read_only: bool, group: StoreGroup | None) -> _stepwell.Core:
         core = self._make_core(part_path(self.root, part), read_only, group)
         self.cores.append(core)
         return core
@@ -224,9 +227,9 @@ class Opening:
     def _open_root(self) -> RootReport:
         if not self.leader:
             return RootReport()
-        root = self._open_core(0, False, (bytes(16), 0))
+        root = self._open_core(0, False, StoreGroup(group_id=bytes(16), part=0))
         return RootReport(root.id().hex(), self.root, sorted(
-            {part for _, _, parts in _group_steps(root) for part in parts}))
+            {part for parts in _group_steps(root.steps()).values() for part in parts}))
 
     def _open_parts(self, root: RootReport) -> PartReport:
         """Opens what this process writes; gives what is known there of steps of many processes."""
@@ -236,12 +239,13 @@ class Opening:
         if not self.leader:
             if self._disks == "local":
                 check_part(self.root, own, root)
-            self._open_core(own, False, (group_id, own))
+            self._open_core(own, False, StoreGroup(group_id=group_id, part=own))
         # Of a run with more processes: their steps are deleted here.
         for part in itertools.count(own + count, count):
             if not is_store(part_path(self.root, part)):
                 break
-            self.left.append(self._open_core(part, False, (group_id, part)))
+            group = StoreGroup(group_id=group_id, part=part)
+            self.left.append(self._open_core(part, False, group))
         return PartReport([PartState(status.part, status.decision_number) for status
                            in map(_stepwell.Core.group_status, self.cores)], sees)
 
@@ -276,12 +280,12 @@ class Opening:
                 f"which was told of change {newest.decision_number} while the root's newest is "
                 f"{number}: was an older copy of the root put back? Bring the newer one, or delete "
                 "the parts")
-        for step, save_id in status.prepared:  # no process was told that they are committed
-            root.decide(step, save_id, False, [], 0, True)
+        for step, save_id in _group_steps(status.prepared):  # no process was told of a commit
+            root.decide(Decision(step=step, save_id=save_id, commit=False, decision_number=0))
         number = root.group_status().decision_number
         sets: dict[tuple[int, ...], int] = {}
         committed = [(step, save_id.hex(), sets.setdefault(tuple(parts), len(sets)))
-                     for step, save_id, parts in _group_steps(root)]
+                     for (step, save_id), parts in _group_steps(root.steps()).items()]
         count = 0
         if self.local:
             summaries = StepSummary.all_of(root)

@@ -25,10 +25,9 @@ import numpy as np
 from .. import _stepwell
 from .._pytree.chunks import Chunks, set_chunk_shapes
 from .._pytree.sharding import Layout, to_numpy, transfers_allowed
-from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, ItemRows, SpreadLeaf, name_in_items,
+from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, SpreadLeaf, name_in_items,
                             walk_items)
-from .._pytree.values import decode_value
-from .._stepwell import ComponentType, Row, ValueType
+from .._stepwell import ComponentType, ItemRows, Row, ValueType, decode_value
 from ..errors import CheckpointNotFoundError, PeerError, UnsupportedLeafError
 from .messages import CheckpointVote, Failure
 
@@ -307,7 +306,7 @@ class ImportShare(NamedTuple):
 
     step: int
     skip: bool  # no process saves anything: the step exists
-    part: tuple[int, int] | None  # (index, count); None: it does not see the checkpoint
+    part: _stepwell.ImportShare | None  # None: it does not see the checkpoint
     items: Sequence[str]  # of the step
 
 
@@ -333,5 +332,6 @@ def share_of(votes: Sequence[CheckpointVote], process: int) -> ImportShare:
                 f"process {number} sees another checkpoint than process 0: {vote.path} (step "
                 f"{vote.step}) there, {first.path} (step {first.step}) here; bring the "
                 "same one to all machines, or to that of process 0 alone", [number])
-    part = (seeing.index(process), len(seeing)) if process in seeing else None
+    part = (_stepwell.ImportShare(index=seeing.index(process), count=len(seeing))
+            if process in seeing else None)
     return ImportShare(first.step, False, part, first.items)

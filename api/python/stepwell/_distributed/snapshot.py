@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _stepwell
 from .._pytree.records import ARRAY
@@ -57,7 +57,7 @@ class Snapshot:
                 if part == 0:
                     raise
                 continue  # it was not saved by this part
-            self.shares.append(Share(part, core, reader, reader.leaves()))
+            self.shares.append(Share(part, core, reader, reader.tree()))
         self.contents: StepContents | None = None
 
     def vote(self) -> StepVote:
@@ -66,10 +66,10 @@ class Snapshot:
         for share in self.shares:
             if share.part == 0:
                 continue
-            partial = share.table.pieces()
+            partial = share.tree.pieces()
             alone += [(share.part, key.hex(), value.hex())
                       for number, ((key, value), record)
-                      in enumerate(zip(share.table.encoded_records(), share.table.records(),
+                      in enumerate(zip(share.tree.encoded_records().items(), share.tree.records,
                                        strict=True))
                       if record.kind == ARRAY and number not in partial]
         return StepVote([(share.part, share.save_id) for share in self.shares],
@@ -79,7 +79,7 @@ class Snapshot:
         """On process 0: what is in the step."""
         root = self.shares[0]
         reader = root.reader
-        save_id, parts = (root.save_id, reader.group[1]) if reader.group else ("", [0])
+        save_id, parts = (root.save_id, reader.group.parts) if reader.group else ("", [0])
         here = {part for vote in votes for part, saved in vote.parts if saved == save_id}
         missing = [part for part in parts if part not in here]
         if missing:
@@ -88,9 +88,9 @@ class Snapshot:
                 f"run has part {_numbers(missing)}: on disks of their own, a run needs the "
                 "machines, and the numbers of their processes, of the run that saved; on a file "
                 "system that all share it may have any number of processes")
-        records = {key.hex(): value.hex() for key, value in root.table.encoded_records()}
-        keys = root.table.keys()
-        partial = [keys[number].hex() for number in root.table.pieces()]
+        records = {key.hex(): value.hex() for key, value in root.tree.encoded_records().items()}
+        keys = root.tree.keys()
+        partial = [keys[number].hex() for number in root.tree.pieces()]
         owner: dict[str, int] = {}
         for part, key, value in [leaf for vote in votes for leaf in vote.alone]:
             if key not in records and part in parts:  # part 0's counts, or that of a lower part
@@ -101,7 +101,7 @@ class Snapshot:
         self.contents = StepContents(
             reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
             reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
-            reader.items(), save_id, sorted(records.items()),
+            [item.name for item in reader.items], save_id, sorted(records.items()),
             [(number[key], part) for key, part in owner.items()],
             [number[key] for key in partial])
         return self.contents
@@ -115,6 +115,12 @@ def _numbers(parts: Sequence[int]) -> str:
     return ", ".join(map(str, parts))
 
 
+class Item(NamedTuple):
+    """As `_stepwell.ItemRecord`, as far as it is asked."""
+
+    name: str
+
+
 class Reader:
     """As `_stepwell.Reader`: what is of the step itself is in its StepContents."""
 
@@ -123,21 +129,21 @@ class Reader:
         assert contents is not None
         self._contents = contents
         self.step = snapshot.step
-        records = [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in contents.records]
-        self.table = Table(_stepwell.LeafTable(self.step, records), self.step, contents.partial,
+        records = {bytes.fromhex(key): bytes.fromhex(value) for key, value in contents.records}
+        self.table = Table(_stepwell.StepTree(self.step, records), self.step, contents.partial,
                            dict(contents.alone), snapshot.shares, lockstep)
-        self.tree = self.table.tree
         self.shares = [share for share in snapshot.shares
                        if share.part == 0 or share.save_id == contents.save_id]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._contents, name)
 
-    def items(self) -> list[tuple[str, int, int, int]]:
-        return [tuple(item) for item in self._contents.items]
+    @property
+    def items(self) -> list[Item]:
+        return [Item(name) for name in self._contents.items]
 
     def shardings(self) -> list[str]:
-        return self.table.shardings()
+        return self.table.tree.shardings()
 
-    def leaves(self) -> Table:
-        return self.table
+    def tree(self) -> _stepwell.StepTree:
+        return self.table.tree

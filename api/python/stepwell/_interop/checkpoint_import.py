@@ -14,14 +14,15 @@ from typing import Any, SupportsIndex
 import ml_dtypes
 import numpy as np
 
+from .._backend.orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number,
+                                     no_step, orbax_root)
 from .._handle import SaveHandle
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, if_exists_number, item_names, step_number
+from .._runtime.arguments import IfExists, if_exists_of, item_names, step_number
 from .._runtime.files import local_path
+from .._stepwell import SaveRequest
 from ..errors import CorruptionError, Error, FormatError, InvalidArgumentError, StorageError
 from .file_bounds import check_fits, check_regular, npz_bytes
-from .orbax_source import (OrbaxSource, check_new, checked_path, exists, no_number, no_step,
-                           orbax_root)
 
 SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
@@ -188,7 +189,7 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
     """
     self._check()
     self._check_writable()
-    if_exists_number(if_exists)
+    if_exists_of(if_exists)
     names = item_names(items)
     wanted = None if step is None else step_number(step)
     if _is_file(src, self._backend.collective):
@@ -199,7 +200,8 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
         if not self._backend.collective:
             check_new(self.path, self._backend.steps(), number, if_exists)
         tree = read_file(path, like)
-        return self._save(number, {"state": tree}, "", "", if_exists_number(if_exists), None)
+        return self._save(SaveRequest(step=number, if_exists=if_exists_of(if_exists)),
+                          {"state": tree}, None)
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")
     if verify and self._backend.collective:
@@ -233,7 +235,7 @@ def import_checkpoints(self: OpenStore, root: str | os.PathLike[str],
     it; the steps before are saved then, and `if_exists="skip"` goes on where it ended."""
     self._check()
     self._check_writable()
-    if_exists_number(if_exists)
+    if_exists_of(if_exists)
     names = item_names(items)
     asked = None if steps is None else [step_number(step) for step in steps]
 

@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Literal, SupportsIndex, cast
 
 from .. import _stepwell
+from .._backend.export_options import Layout, Leaves, OnUnsupported, orbax_options
 from .._lifetime import OpenStore
 from .._runtime.arguments import item_names, step_number
 from .._runtime.files import local_path
 from .._runtime.service import NotCopied
-from .._runtime.stats import ViewStats
-from .._runtime.text import counted
+from .._runtime.stats import ViewStats, dict_of
+from .._text import counted
 from ..errors import InvalidArgumentError, StepNotFoundError
-from .export_options import Layout, Leaves, OnUnsupported, orbax_options
 
 # The file of a viewed step that its readers lock; db/view/folder.h.
 _PIN_NAME = "stepwell-view"
@@ -106,7 +106,7 @@ class OrbaxView(NotCopied):
 
     def stats(self) -> ViewStats:
         """Numbers about the view: see `stepwell.ViewStats`."""
-        return cast(ViewStats, self._view.stats())
+        return dict_of(ViewStats, self._view.stats())
 
     def close(self, *, keep: bool = False) -> None:
         """Ends it, after a last look at the store. Idempotent.

@@ -17,15 +17,14 @@ import numpy as np
 
 from .._pytree.keys import BadKeyError
 from .._pytree.objects import is_stateful
-from .._pytree.records import ARRAY, VALUE, StoredTree
+from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, OBJECT, TRANSPARENT, Component, Opened,
                             TooDeepError, is_array_like, is_inside_equinox, is_static, open_node,
                             path_text, rebuild, type_name)
-from .._pytree.values import decode_value
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
-from .._runtime.text import LISTED_MAX, with_article
-from .._stepwell import Record, ValueType
+from .._stepwell import Record, StepTree, ValueType, decode_value
+from .._text import LISTED_MAX, with_article
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
 from .casts import Casting
@@ -76,8 +75,10 @@ class Fit(NamedTuple):
 class Matcher:
     """Plans one load with `like`."""
 
-    def __init__(self, tree: StoredTree, step: int, fit: Fit) -> None:
+    def __init__(self, tree: StepTree, step: int, fit: Fit) -> None:
         self.tree = tree
+        self.records = tree.records
+        self._origins = tree.origins
         self.step = step
         self.fit = fit
         self.slots: list[Slot] = []
@@ -118,8 +119,9 @@ class Matcher:
         if part is not like and part is not ... and self._fits(part, number):
             return f"`like` has more than this path loads: give {text}"
         names = {str(component[1]) for component, _ in self._children(like)}
-        for component, below in self.tree.children.get(number, {}).items():
-            if names and names == self.tree.spelled(below).keys() and self._fits(like, below):
+        for component, below in self.tree.children(number).items():
+            if names and names == {str(name) for _, name in self.tree.children(below)} and (
+                    self._fits(like, below)):
                 path = path_text([*self.tree.components(number, self.tree.top), component])
                 return f"`like` is what the path {path!r} loads: give that path, too"
         return ""
@@ -174,7 +176,7 @@ class Matcher:
         in_equinox = in_equinox or is_inside_equinox(like)
         plans: list[Any] = []
         used: set[int] = set()
-        stored = self.tree.children[number]
+        stored = self.tree.children(number)
         for component, child in opened.children:
             below = (*path, component)
             found = stored.get(component)
@@ -268,18 +270,14 @@ class Matcher:
     def _is_none(self, number: int) -> bool:
         if self.tree.is_node(number):
             return False
-        record = self.tree.records[number]
+        record = self.records[number]
         return record.kind == VALUE and record.value_type == _NONE
 
     def _nearest(self, number: int, opened: Opened, path: Path) -> str | None:
         """Of what is stored beside `path`, which is missing, and is not in `like`."""
-        import difflib
-
-        taken = {str(component[1]) for component, _ in opened.children}
-        names = {str(component[1]): component for component in self.tree.children[number]
-                 if str(component[1]) not in taken}
-        near = difflib.get_close_matches(str(path[-1][1]), names, n=1, cutoff=0.5)
-        return path_text((*path[:-1], names[near[0]])) if near else None
+        taken = [str(component[1]) for component, _ in opened.children]
+        near = self.tree.nearest(number, str(path[-1][1]), taken)
+        return None if near is None else path_text((*path[:-1], near))
 
     # ---- leaves ----
 
@@ -310,16 +308,20 @@ class Matcher:
             stored = with_article(stored) if self.tree.is_node(number) else stored
             return self._bad(path, f"stored {stored}, wanted {wanted_text(like)}",
                              "unexpected" if like is None else "structure")
-        record = self.tree.records[number]
+        record = self.records[number]
         if is_array_like(like):
             if isinstance(like, (np.ndarray, np.generic)) or not self._is_jax_target(like):
                 return self._to_numpy(like, number, record, path)
             return self._to_jax(like, number, record, path)
         return self._to_python(like, number, record, path)
 
+    def _origin(self, number: int) -> int:
+        """The number of a record in the step's own tree."""
+        return number if self._origins is None else self._origins[number]
+
     def _slot(self, number: int, convert: Callable[[Any], Any],
               target: Target | None = None) -> int:
-        self.slots.append(Slot(number, convert, target))
+        self.slots.append(Slot(self._origin(number), convert, target))
         return len(self.slots) - 1
 
     def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
@@ -327,7 +329,7 @@ class Matcher:
             trial = Matcher(self.tree, self.step, self.fit._replace(cast=True))
             trial._match_leaf(like, number, path, False)
             self._castable = not trial.mismatches
-        record = self.tree.records[number]
+        record = self.records[number]
         if record.kind == ARRAY and is_array_like(like):
             wanted = self._jax and self._jax.dtypes.issubdtype(like.dtype,
                                                                self._jax.dtypes.prng_key)
@@ -338,7 +340,7 @@ class Matcher:
     def _kind_of(self, like: Any, number: int) -> MismatchKind:
         if self._is_none(number):
             return "missing"
-        record = self.tree.records[number]
+        record = self.records[number]
         if record.kind != ARRAY or not is_array_like(like):
             return "dtype" if record.kind == VALUE and like is not None else "structure"
         is_key = record.value_type == _PRNG_KEY
@@ -419,7 +421,7 @@ class Matcher:
         sharding = getattr(like, "sharding", None)
         if getattr(like, "committed", True) is False:
             sharding = None
-        sharding = self.fit.shardings.get(number, sharding)
+        sharding = self.fit.shardings.get(self._origin(number), sharding)
         shape = tuple(like.shape)
         if sharding is not None:
             abstract, sharding = sharding, concrete(sharding)
@@ -460,7 +462,7 @@ class Matcher:
 
 
 def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
-              tree: StoredTree | None = None, progress: Progress | None = None) -> list[Any]:
+              tree: StepTree | None = None, progress: Progress | None = None) -> list[Any]:
     """For each of `wanted`, a `like` and the number of a record, what is stored as that asks.
     `tree`: that of the source, rearranged."""
     with paused():

@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from .. import _stepwell
-from .._pytree.records import ARRAY, VALUE, StoredTree
-from .._pytree.values import decode_value
+from .._pytree.records import ARRAY, VALUE, PathLike
 from .._runtime.arguments import Progress
-from .._runtime.text import counted
-from .._stepwell import ValueType
+from .._stepwell import Loaded, StepTree, ValueType, decode_value
+from .._text import counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError
 from .casts import Casting
 from .device_placement import Slot, Target, cast_to, read_slots, same
@@ -43,28 +41,26 @@ class Plain:
         self.cast = cast
         self.progress = progress
 
-    def load_step(self, source: Source) -> Any:
-        """What the empty path names, without the tree that paths are looked up in."""
+    def load_at_once(self, source: Source, path: PathLike | None) -> Loaded | None:
+        """What `path` names, without a look at its records. None: they are needed for that."""
+        if (self.as_ != "numpy" or self.shardings is not None or self.progress is not None
+                or source.collective):
+            return None
         source.check()
-        table = source.reader.leaves()
-        # The state has no record where nothing was saved of it.
-        return self.load_node(source, table, 0 if source.only_state and len(table) else None)
+        loaded = source.reader.load(path, jax_here() is not None)
+        if loaded is not None:
+            source.account(loaded.stats)
+        return loaded
 
-    def load_node(self, source: Source, table: _stepwell.LeafTable, number: int | None) -> Any:
-        """A record with everything below it; None: all items. `table` is that of `source`, which
-        has its tree read yet or not."""
-        source.check()
-        if (self.as_ == "numpy" and self.shardings is None and self.progress is None
-                and not source.collective and not (jax_here() and table.has_keys())):
-            built, stats = table.load(number, decode_value)
-            source.account(stats)
-            return built
-        values = self.load_leaves(source, table.leaves_below(number))
-        return table.build(number, values)
+    def load_node(self, source: Source, number: int) -> Any:
+        """A record with everything below it; of the step all items."""
+        tree = source.tree
+        return tree.build(number, self.load_leaves(source, tree.leaves(number)))
 
     def load_leaves(self, source: Source, leaves: list[int]) -> list[Any]:
         tree = source.tree
-        wanted = {tree.records[leaf].sharding for leaf in leaves} - {""}
+        records = tree.records
+        wanted = {records[leaf].sharding for leaf in leaves} - {""}
         saved = saved_shardings(wanted) if self.as_ == "jax" and self.shardings is None else {}
         bad: list[Mismatch] = []
         slots = [self.slot(tree, leaf, saved, bad, source.step) for leaf in leaves]
@@ -74,7 +70,7 @@ class Plain:
                 "cast=True converts, jax_enable_x64 keeps them:", bad)
         return read_slots(source, slots, self.progress)
 
-    def slot(self, tree: StoredTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch],
+    def slot(self, tree: StepTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch],
              step: int = 0) -> Slot:
         """How a leaf is read. `saved`: shardings by their texts. What does not fit goes to `bad`.
         step: that errors of casts name.

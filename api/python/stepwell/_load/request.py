@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from .._pytree.records import ROOT, PathLike, StoredTree
+from .._pytree.records import ROOT, PathLike
 from .._pytree.tree import KEY, check_called
 from .._runtime.arguments import Progress, check_mapping, check_path, item_names
 from .._runtime.gc_pause import paused
-from .._runtime.text import brief, counted
+from .._text import brief, counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 from .casts import Casting
 from .like import Fit, is_abstract, load_like
 from .plain import As, Plain
-from .rearranged import RearrangedTree
 from .source import Source
 from .specs import assign
 
@@ -48,6 +47,10 @@ class LoadRequest(NamedTuple):
         check_path(path)
         check_called(like, "like")
         check_mapping(rename, "rename", "from stored paths to paths in `like`")
+        for each in [each for pair in (rename or {}).items() for each in pair]:
+            if not isinstance(each, str) or not each:
+                raise InvalidArgumentError(
+                    f"rename is a dict from stored paths to paths in `like`, not {brief(each)}")
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
         for name, value, choices in (("as_", as_, ("numpy", "jax")),
@@ -76,13 +79,13 @@ class LoadRequest(NamedTuple):
     def run(self, source: Source) -> Any:
         if self.mesh is not None or self.items is not None:
             source.tree  # noqa: B018 - all of the step, which specs and items speak of
-        elif self.like is None and (self.path is None or self.path in ("", ())):
-            return self._plain(None).load_step(source)
+        elif self.like is None and (loaded := self._plain(None).load_at_once(source, self.path)):
+            return loaded.value
         with paused():
             source, selection = source.select(self.path, whole=True)
             tree = source.tree
             top = ROOT if selection.number is None or self.items is not None else selection.number
-            leaves = (selection.leaves if selection.number is None else list(tree.leaves(top)))
+            leaves = selection.leaves if selection.number is None else tree.leaves(top)
             shardings: dict[int, Any] = {}
             if self.mesh is not None:
                 shardings = assign(tree, source.step, top, leaves, self.mesh, self.specs)
@@ -95,7 +98,7 @@ class LoadRequest(NamedTuple):
             return self._load_like(source, top, fit)
         plain = self._plain(shardings if self.mesh is not None else None)
         if selection.number is not None:
-            return plain.load_node(source, tree.table, None if top == ROOT else top)
+            return plain.load_node(source, top)
         names = tree.by_text(leaves)
         return dict(zip(names, plain.load_leaves(source, leaves), strict=True))
 
@@ -103,19 +106,19 @@ class LoadRequest(NamedTuple):
         return Plain(self.as_, shardings, self.cast, self.progress)
 
     def _load_like(self, source: Source, top: int, fit: Fit) -> Any:
-        tree: StoredTree = source.tree
+        tree = source.tree
         if self.items is not None or self.rename:
-            tree = RearrangedTree(tree)
-            if self.items is not None:
-                tree.keep_items(self.items)
-            if self.rename:
-                tree.rename(self.rename, top)
+            above = tree.components(top)
+            tree = tree.rearranged(self.items, dict(self.rename or {}), top)
+            found = tree.at(above)
+            assert found is not None  # the place itself stays
+            top = found
         (loaded,) = load_like(source, [(self.like, top)], fit, tree, self.progress)
         return loaded
 
     def _load_items(self, source: Source, fit: Fit) -> dict[str, Any]:
         assert self.items is not None
-        there = source.tree.children[ROOT]
+        there = source.tree.children(ROOT)
         lacking = [name for name in self.items if (KEY, name) not in there]
         if lacking and not fit.missing:
             names = ", ".join(repr(name) for _, name in there)
@@ -123,7 +126,7 @@ class LoadRequest(NamedTuple):
                 f"step {source.step} has no item {lacking[0]!r}; it has {names}")
         if self.like is None:
             plain = self._plain(fit.shardings if self.mesh is not None else None)
-            return {name: plain.load_node(source, source.tree.table, there[(KEY, name)])
+            return {name: plain.load_node(source, there[(KEY, name)])
                     for name in self.items}
         likes: dict[str, Any] = {name: self.like[name] for name in self.items if name in self.like}
         if len(likes) < len(self.items):

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._pytree.values import decode_value
-from .._stepwell import ValueType
+from .._stepwell import ValueType, decode_value
 from ..errors import Mismatch, MismatchError
 
 # The kinds of dtype that a Python number's are.
@@ -33,7 +32,8 @@ class FromValue:
     """A `convert` of a stored number. MismatchError for one that the dtype does not hold, also for
     a float that would become inf or NaN; with `wraps` what astype makes of it."""
 
-    def __init__(self, value_type: int, dtype: Any, wraps: bool, step: int, path: str) -> None:
+    def __init__(self, value_type: ValueType, dtype: Any, wraps: bool, step: int, path: str
+                 ) -> None:
         self._value_type = value_type
         self._kinds = KINDS[value_type]
         self._dtype = dtype

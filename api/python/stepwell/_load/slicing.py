@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from .._runtime.text import counted
 from .._stepwell import LoadStats, Wanted
+from .._text import counted
 from .source import Source, in_batches
 
 Index = SupportsIndex | slice | EllipsisType | None

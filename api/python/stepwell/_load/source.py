@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._pytree.records import PathLike, Selection, StoredTree, resolve
+from .._pytree.records import PathLike
 from .._pytree.tree import Component
-from .._stepwell import LoadStats, Wanted
+from .._stepwell import LoadStats, Selection, StepTree, Wanted
 
 T = TypeVar("T")
 ANY = -1  # NUMA node: it does not matter
@@ -24,7 +24,7 @@ class Source:
     collective = False  # whether all processes read together
 
     def __init__(self, reader: _stepwell.Reader, check: Callable[[], None], account: Account,
-                 tree: StoredTree | None = None) -> None:
+                 tree: StepTree | None = None) -> None:
         self.reader = reader
         self.step = reader.step
         self.check = check
@@ -53,7 +53,8 @@ class Source:
 
     def read_boxes(self, wanted: list[Wanted]) -> tuple[list[Any], LoadStats]:
         self.check()
-        return self.tree.table.read_boxes(wanted)
+        loaded = self.tree.read_boxes(wanted)
+        return loaded.value, loaded.stats
 
     def read_batches(self, batches: list[list[Wanted]]) -> Iterator[tuple[list[Any], LoadStats]]:
         """Each as read_boxes gives it, one read ahead in a thread. Where all processes read
@@ -73,14 +74,10 @@ class Source:
             yield done.pop()
 
     @property
-    def only_state(self) -> bool:
-        return [name for name, *_ in self.reader.items()] == ["state"]
-
-    @property
-    def tree(self) -> StoredTree:
+    def tree(self) -> StepTree:
         if self._tree is None:
             self.check()
-            self._tree = StoredTree(self.reader.leaves())
+            self._tree = self.reader.tree()
         return self._tree
 
     def select(self, path: PathLike | None, whole: bool,
@@ -90,17 +87,12 @@ class Source:
         `above`: the path starts there (components, the item first)."""
         if self._tree is None and (path or above or not whole):
             self.check()
-            table = self.reader.lookup(path, above or [], whole)
-            if table is not None:
-                tree = StoredTree(table, self.only_state)
-                try:
-                    start = tree.number(above) if above else None
-                    part = Source(self.reader, self.check, self.account, tree)
-                    part.afterwards = self.afterwards
-                    return part, resolve(tree, path, start)
-                except KeyError:
-                    pass  # the whole tree says what there is instead
-        return self, resolve(self.tree, path, self.tree.number(above) if above else None)
+            found = self.reader.select(path, above or [], whole)
+            if found is not None:
+                part = Source(self.reader, self.check, self.account, found.tree)
+                part.afterwards = self.afterwards
+                return part, found
+        return self, self.tree.resolve(path, self.tree.at(above) if above else None)
 
     def read(self, number: int, start: list[int] | None = None, stop: list[int] | None = None
              ) -> Any:

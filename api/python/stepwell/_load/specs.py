@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from .._pytree.keys import BadKeyError
-from .._pytree.records import ARRAY, StoredTree, resolve
+from .._pytree.records import ARRAY
 from .._pytree.sharding import partitions, unreduced_axes
 from .._pytree.tree import TRANSPARENT, Opened, open_node, path_text
-from .._runtime.text import brief, counted, with_article
-from .._stepwell import ValueType
+from .._stepwell import StepTree, ValueType
+from .._text import brief, counted, with_article
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 
 # An attribute of an enum takes a quarter of a microsecond, for each leaf.
@@ -127,7 +127,7 @@ def _is_spec(value: Any) -> bool:
 class _Assigned:
     """The spec of each leaf, with where it came from."""
 
-    def __init__(self, tree: StoredTree, step: int) -> None:
+    def __init__(self, tree: StepTree, step: int) -> None:
         self.tree = tree
         self.step = step
         self.specs: dict[int, tuple[Any, str]] = {}
@@ -139,7 +139,7 @@ class _Assigned:
     def from_paths(self, specs: Mapping[str, Any]) -> None:
         for path, spec in specs.items():
             try:
-                selection = resolve(self.tree, path)
+                selection = self.tree.resolve(path)
             except PathNotFoundError as error:
                 raise type(error)(f"specs: {error}") from None
             leaves = (selection.leaves if selection.number is None
@@ -191,7 +191,7 @@ class _Assigned:
         return where, opened
 
 
-def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: Any,
+def assign(tree: StepTree, step: int, top: int, leaves: Iterable[int], mesh: Any,
            specs: Any) -> dict[int, Any]:
     """The sharding over `mesh` of each array among `leaves`; `top` is what `specs` starts at when
     it is a tree. Raises InvalidArgumentError, PathNotFoundError, MismatchError with every leaf."""
@@ -211,8 +211,9 @@ def assign(tree: StoredTree, step: int, top: int, leaves: Iterable[int], mesh: A
     made: dict[Any, Any] = {}
     shardings: dict[int, Any] = {}
     bad: list[Mismatch] = []
+    records = tree.records
     for number in leaves:
-        record = tree.records[number]
+        record = records[number]
         if record.kind != ARRAY:
             continue
         spec, source = assigned.specs.get(number, (None, ""))

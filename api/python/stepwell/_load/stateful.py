@@ -12,8 +12,9 @@ import numpy as np
 
 from .._pytree.keys import key_of
 from .._pytree.objects import set_state_of, state_of
-from .._pytree.records import ROOT, StoredTree
+from .._pytree.records import ROOT
 from .._pytree.tree import LIST, LITERAL, TUPLE
+from .._stepwell import StepTree
 from .device_placement import Target
 from .plain import Plain
 
@@ -45,19 +46,19 @@ class State(NamedTuple):
         return lambda: None if before is None else set_state_of(self.leaf, before)
 
 
-def plan_state(leaf: Any, path: str, tree: StoredTree, number: int, add_slot: AddSlot) -> State:
+def plan_state(leaf: Any, path: str, tree: StepTree, number: int, add_slot: AddSlot) -> State:
     """The state is what loading without `like` gives: plain containers, NumPy arrays, Python
     values, and typed PRNG keys if JAX is imported. The containers are those of `tree`, which may
     have leaves at other places than the step."""
     return State(leaf, path, _plan(tree, number, add_slot))
 
 
-def _plan(tree: StoredTree, number: int, add_slot: AddSlot) -> Callable[[list[Any]], Any]:
+def _plan(tree: StepTree, number: int, add_slot: AddSlot) -> Callable[[list[Any]], Any]:
     if not tree.is_node(number):
         slot = _add_leaf(tree, number, add_slot)
         return lambda values: values[slot]
     children = [(key_of(name) if kind == LITERAL else name, _plan(tree, child, add_slot))
-                for (kind, name), child in tree.children[number].items()]
+                for (kind, name), child in tree.children(number).items()]
     container = None if number == ROOT else tree.records[number].container
     if container == LIST:
         return lambda values: [build(values) for _, build in children]
@@ -66,5 +67,5 @@ def _plan(tree: StoredTree, number: int, add_slot: AddSlot) -> Callable[[list[An
     return lambda values: {name: build(values) for name, build in children}
 
 
-def _add_leaf(tree: StoredTree, number: int, add_slot: AddSlot) -> int:
+def _add_leaf(tree: StepTree, number: int, add_slot: AddSlot) -> int:
     return add_slot(*Plain("numpy", None, False, None).slot(tree, number, {}, []))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .._pytree.objects import is_stateful
-from .._pytree.records import VALUE_NAMES, array_text
+from .._pytree.records import array_text
 from .._pytree.tree import is_array_like, type_name
-from .._runtime.text import with_article
-from .._stepwell import ValueType
+from .._stepwell import ValueType, name_of
+from .._text import with_article
 
 VALUE_TYPES = ((bool, ValueType.BOOL), (int, ValueType.INT), (float, ValueType.FLOAT),
                 (complex, ValueType.COMPLEX), (str, ValueType.STR), (bytes, ValueType.BYTES))
@@ -36,7 +36,7 @@ def wanted_text(like: Any) -> str:
         return "None"
     if is_stateful(like):
         return f"the state of {with_article(type_name(like))}"
-    return VALUE_NAMES.get(value_type_of(like), type(like).__name__)
+    return name_of(value_type_of(like))
 
 
 def key_data_of(like: Any) -> tuple[Any, str]:

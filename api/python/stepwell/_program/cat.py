@@ -18,7 +18,7 @@ from .._display import format_bytes
 from .._load.source import Source
 from .._pytree.records import ARRAY
 from .._runtime import durable
-from .._runtime.text import counted
+from .._text import counted
 from .._views import ArrayView, view_of
 from ..errors import Error, InvalidArgumentError
 from . import selection
@@ -63,7 +63,7 @@ def _check(given: argparse.Namespace) -> None:
 
 def _is_node(source: Source, number: int) -> str:
     text = source.tree.text(number)
-    count = sum(1 for _ in source.tree.leaves(number))
+    count = len(source.tree.leaves(number))
     return (f"{text or 'the item itself'} is a node with {counted(count, 'leaf')} below it, not an "
             f"array or a value; `stepwell show` prints its tree, and \"{text + '/' if text else ''}"
             '**" names its leaves')

@@ -17,8 +17,7 @@ from .._display import format_bytes
 from .._load.source import Source, in_batches
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import Component, path_text
-from .._pytree.values import decode_value
-from .._stepwell import Wanted
+from .._stepwell import StepTree, Wanted, decode_value
 from .._views import ArrayView
 from ..errors import PathNotFoundError
 from . import selection
@@ -71,8 +70,8 @@ class Entry(NamedTuple):
         if self.is_value and self.nbytes <= _DESCRIBED_MAX:
             return described(text, self.value())
         if self.is_node:
-            return text.partition(" of ")[0] + (", empty" if not self.source.tree.children[
-                self.number] else "")
+            return text.partition(" of ")[0] + (", empty" if not self.source.tree.children(
+                self.number) else "")
         return printable(text)
 
     def document(self) -> dict[str, Any]:
@@ -220,7 +219,7 @@ def _side(source: Source, other: Source, path: str, only_state: bool
     try:
         source, chosen = source.select(path, whole=True)
     except PathNotFoundError as error:
-        if not other.only_state or source.only_state:
+        if not other.reader.only_state or source.reader.only_state:
             return error
         try:
             source, chosen = source.select(f"state/{path}", whole=True)
@@ -236,13 +235,13 @@ def _side(source: Source, other: Source, path: str, only_state: bool
     return entries
 
 
-def _below(tree: Any, number: int) -> Iterator[int]:
+def _below(tree: StepTree, number: int) -> Iterator[int]:
     stack = [number]
     while stack:
         number = stack.pop()
         if number >= 0:
             yield number
-        stack += reversed(tree.children.get(number, {}).values())
+        stack += reversed(tree.children(number).values())
 
 
 def _paired(a: list[Entry], b: list[Entry]) -> tuple[list[Pair], list[Entry], list[Entry]]:
@@ -270,7 +269,7 @@ def _paired(a: list[Entry], b: list[Entry]) -> tuple[list[Pair], list[Entry], li
 
 
 def _counts(entry: Entry) -> bool:
-    return not entry.is_node or not entry.source.tree.children[entry.number]
+    return not entry.is_node or not entry.source.tree.children(entry.number)
 
 
 # ---- contents -----------------------------------------------------------------------------------

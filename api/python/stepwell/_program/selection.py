@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.text import counted
+from .._text import counted
 from .._views import ArrayView
 from ..errors import InvalidArgumentError
 

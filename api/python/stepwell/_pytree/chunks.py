@@ -7,8 +7,9 @@ import operator
 from collections.abc import Mapping
 
 from .. import _stepwell
+from .._stepwell import ItemRows
 from ..errors import InvalidArgumentError
-from .tree import ARRAY, JAX, SHARDS, ItemRows
+from .tree import ARRAY, JAX, SHARDS
 
 # format::kChunkBytesAskedMin, kChunkBytesMax
 _BYTES_MIN, _BYTES_MAX = 4096, 4 << 20
@@ -75,12 +76,13 @@ def set_chunk_shapes(chunks: Chunks | None, items: list[ItemRows]) -> None:
     shapes = list(chunks.values())
     unused = {place for place, pattern in enumerate(patterns) if not pattern.takes_all}
     only_state = [item.name for item in items] == ["state"]
-    for item, rows, _ in items:
-        for row in rows:
+    for item in items:
+        for row in item.rows:
             if row.tag not in (ARRAY, JAX, SHARDS):
                 continue
             names = [str(component[1]) for component in row.path]
-            readings = [names, [item, *names]] if only_state else [[item, *names]]
+            whole = [item.name, *names]
+            readings = [names, whole] if only_state else [whole]
             matching = {place for reading in readings for depth in range(len(reading) + 1)
                         for place in literals.get(tuple(reading[:depth]), ())}
             matching.update(place for place, pattern in globs

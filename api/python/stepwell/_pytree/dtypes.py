@@ -15,14 +15,14 @@ NUMBERS: dict[np.dtype[Any], int] = {}
 
 
 def _fill() -> None:
-    known: list[tuple[int, object]] = []
-    for number, name in _stepwell.dtype_names():
+    known: dict[int, object] = {}
+    for number, name in _stepwell.dtype_names().items():
         extension = getattr(ml_dtypes, name, None)
         if extension is None and not hasattr(np, name):
             continue  # an ml_dtypes too old for it: such arrays cannot be met here
         dtype = np.dtype(extension if extension is not None else name)
         NUMBERS[dtype] = number
-        known.append((number, dtype))
+        known[number] = dtype
     _stepwell.set_dtypes(known)
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._runtime.files import local_path
-from .._runtime.text import brief, counted
+from .._stepwell import ItemKind
+from .._text import brief, counted
 from ..errors import CorruptionError, InvalidArgumentError
-
-TREE, JSON, FILES = 1, 2, 3  # format::ItemKind
 
 
 class Json:
@@ -70,13 +69,13 @@ class Files:
         return f"Files({counted(len(self.contents), 'file')})"
 
 
-def unwrapped(item: Any) -> tuple[Any, int]:
+def unwrapped(item: Any) -> tuple[Any, ItemKind]:
     """What is saved of an item, as a pytree, and of which kind it is."""
     if isinstance(item, Json):
-        return item.value, JSON
+        return item.value, ItemKind.JSON
     if isinstance(item, Files):
-        return item.contents, FILES
-    return item, TREE
+        return item.contents, ItemKind.FILES
+    return item, ItemKind.TREE
 
 
 def write_files(contents: Any, folder: str | os.PathLike[str], what: str) -> None:

@@ -8,28 +8,30 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from .._stepwell import Row, RowTag, Wanted
+from .._stepwell import Row, RowTag, StepTree, Wanted
 from .dtypes import NUMBERS
-from .records import ARRAY, NODE, VALUE, StoredTree
+from .records import ARRAY, NODE, VALUE
 from .tree import Path
 
 Read = Callable[[list[Wanted]], list[Any]]
 
 
-def stored_rows(tree: StoredTree, number: int, path: Path, read: Read) -> list[Row]:
+def stored_rows(tree: StepTree, number: int, path: Path, read: Read) -> list[Row]:
     """Rows of the record `number` and of all below it, at `path`. The arrays are read at once."""
     rows: list[Row] = []
     leaves: list[tuple[Row, int]] = []
+    records = tree.records
     stack = [(number, path)]
     while stack:
         number, path = stack.pop()
-        record = tree.records[number]
+        record = records[number]
         if record.kind == NODE:
             row = Row(path, RowTag.NODE)
             row.container, row.type_name = record.container, record.type_name
-            row.child_count = len(tree.children[number])
+            children = tree.children(number)
+            row.child_count = len(children)
             stack += [(child, (*path, component))
-                      for component, child in reversed(tree.children[number].items())]
+                      for component, child in reversed(children.items())]
         elif record.kind == VALUE:
             row = Row(path, RowTag.VALUE, b"", value_type=record.value_type)
             leaves.append((row, number))
@@ -41,8 +43,8 @@ def stored_rows(tree: StoredTree, number: int, path: Path, read: Read) -> list[R
         row.variable_types = record.variable_types
         rows.append(row)
     for (row, number), raw in zip(leaves, read([Wanted(leaf) for _, leaf in leaves]), strict=True):
-        if tree.records[number].kind == ARRAY:
-            _set_shards(row, raw, tree.records[number].shard_shape)
+        if records[number].kind == ARRAY:
+            _set_shards(row, raw, records[number].shard_shape)
         else:
             row.data = raw
     return rows

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.text import listed, with_article
-from .._stepwell import ComponentType, ContainerKind, Row, RowTag, ValueType
+from .._stepwell import (ComponentType, ContainerKind, ItemKind, ItemRows, Row, RowTag,
+                         ValueType)
+from .._text import listed, with_article
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
-from .items import TREE, unwrapped
+from .items import unwrapped
 from .keys import BadKeyError, literal
 from .objects import data_fields, is_stateful, state_of, with_fields
 from .sharding import Layout, ShardingInfo, transfers_allowed
@@ -221,7 +222,7 @@ class Flattener:
 
     def __init__(self, spread: bool = False) -> None:
         self.rows: list[Row] = []
-        self.kind = TREE
+        self.kind = ItemKind.TREE
         self.bad: list[tuple[Path, str]] = []
         self.spread: list[SpreadLeaf] = []
         self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
@@ -424,14 +425,6 @@ class Flattener:
             with transfers_allowed():
                 for shards in self._late:
                     shards[:] = [np.asarray(shard) for shard in shards]
-
-
-class ItemRows(NamedTuple):
-    """An item to save: its name, its rows, its kind (items.py)."""
-
-    name: str
-    rows: list[Row]
-    kind: int = TREE
 
 
 def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, Flattener]]:

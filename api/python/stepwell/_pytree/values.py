@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values as bytes, and back: None, bool, int, float, complex, str, bytes."""
+"""Python values as bytes: None, bool, int, float, complex, str, bytes. `_stepwell.decode_value` is
+the way back."""
 
 from __future__ import annotations
 
@@ -37,23 +38,3 @@ def encode_value(value: Any) -> tuple[ValueType, bytes] | None:
     if isinstance(value, bytes):
         return _BYTES, bytes(value)
     return None
-
-
-def decode_value(value_type: int, data: bytes) -> Any:
-    if value_type == _NONE:
-        return None
-    if value_type == _BOOL:
-        return data != b"\x00"
-    if value_type == _INT:
-        if len(data) < _INT_TEXT_BITS_MAX // 4:
-            return int(data)
-        import decimal
-
-        return int(decimal.Decimal(data.decode()))
-    if value_type == _FLOAT:
-        return struct.unpack("<d", data)[0]
-    if value_type == _COMPLEX:
-        return complex(*struct.unpack("<dd", data))
-    if value_type == _STR:
-        return data.decode("utf-8", "surrogatepass")
-    return data

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from .._backend.orbax_source import exists
 from .._interop import checkpoint_import
-from .._interop.orbax_source import exists
 from .._lifetime import OpenStore
-from .._runtime.arguments import IfExists, Progress, if_exists_number, item_names, step_number
+from .._runtime.arguments import IfExists, Progress, if_exists_of, item_names, step_number
 from .._runtime.durable import remove_tree
 from .._runtime.progress import progress_of
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
@@ -136,7 +136,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     if self._backend.process_count > 1:
         raise InvalidArgumentError("a step is pulled by one process: open the store there, without "
                                    "jax.distributed, and pull it before the run")
-    if_exists_number(if_exists)
+    if_exists_of(if_exists)
     shown = progress_of(progress, "pull")
     names = item_names(items)
     with told("pull"):

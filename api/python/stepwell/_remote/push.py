@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
-from .._interop.export_options import ExportRequest, Layout, Leaves, OnUnsupported
+from .._backend.export_options import ExportRequest, Layout, Leaves, OnUnsupported
 from .._lifetime import OpenStore
 from .._runtime import durable
-from .._runtime.arguments import IfExists, Progress, if_exists_number
+from .._runtime.arguments import IfExists, Progress, if_exists_of
 from .._runtime.progress import progress_of
 from ..errors import CorruptionError, InvalidArgumentError
 from . import push_manifest
@@ -123,7 +123,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     CorruptionError (verify), LockedError when the same push is under way, Error when no library is
     installed.
     """
-    if_exists_number(if_exists)
+    if_exists_of(if_exists)
     shown = progress_of(progress, "push")
     self._backend.whole("a push")
     source = self._source(step)

@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import replace
 
-from .._interop.export_options import ExportRequest
+from .._backend.export_options import ExportRequest
 from .._lifetime import OpenStore
 from .._runtime import durable
 from .._runtime.arguments import Progress

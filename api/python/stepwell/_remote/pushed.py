@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from .._interop.export_options import ExportedLeaf, ExportReport, ExportRequest, run_export
+from .._backend.export_options import ExportedLeaf, ExportReport, ExportRequest, run_export
 from .._lifetime import OpenStore
 from ..errors import Error, StepExistsError
 from . import push_manifest

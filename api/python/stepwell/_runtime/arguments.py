@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, SupportsIndex
 
+from .. import _stepwell
+from .._text import brief
 from ..errors import InvalidArgumentError, PathNotFoundError
-from .text import brief
 
 Disks = Literal["shared", "local"]
 IfExists = Literal["error", "replace", "skip"]
@@ -20,7 +21,6 @@ Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 COUNT_MAX = 2**63 - 1
 _STEP_MAX = 2**63 - 1
 _NEWEST_HINT = "load() loads the newest step, and store.latest is its number"
-_IF_EXISTS = {"error": 0, "replace": 1, "skip": 2}  # db::IfExists
 
 
 class NotGiven:
@@ -131,11 +131,11 @@ def item_names(items: Iterable[str] | None) -> list[str]:
     return list(items or ())
 
 
-def if_exists_number(if_exists: str) -> int:
-    if if_exists not in _IF_EXISTS:
+def if_exists_of(if_exists: str) -> _stepwell.IfExists:
+    if if_exists not in _stepwell.IfExists.__members__:
         raise InvalidArgumentError(
             f"if_exists must be 'error', 'replace' or 'skip', not {if_exists!r}")
-    return _IF_EXISTS[if_exists]
+    return _stepwell.IfExists[if_exists]
 
 
 def json_text(value: Mapping[str, Any] | None, name: str) -> str:

@@ -7,9 +7,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from .._text import brief
 from ..errors import InvalidArgumentError
 from .arguments import Progress
-from .text import brief
 
 
 class _TqdmBar:

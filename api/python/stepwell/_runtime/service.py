@@ -23,14 +23,16 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, SupportsIndex
 
 from .. import _stepwell
-from .text import with_article
+from .._stepwell import LogLevel
+from .._text import with_article
 from .threads import Thread, join_all
 
 logger = logging.getLogger("stepwell")
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+_LEVELS = {LogLevel.DEBUG: logging.DEBUG, LogLevel.INFO: logging.INFO,
+           LogLevel.WARNING: logging.WARNING, LogLevel.ERROR: logging.ERROR}
 
-_level = 0
+_level: LogLevel | None = LogLevel.DEBUG
 
 # Changes in a forked child: what was opened before belongs to the parent.
 generation = 0
@@ -123,17 +125,17 @@ def completed(token: int) -> None:
 def sync_log_level() -> None:
     """Tells the engine which lines the logger wants, so that others cost nothing; called often."""
     global _level
-    level = next((i for i, known in enumerate(_LEVELS) if logger.isEnabledFor(known)), len(_LEVELS))
+    level = next((each for each, known in _LEVELS.items() if logger.isEnabledFor(known)), None)
     if level != _level:
         _level = level
         _stepwell.set_log_level(level)
 
 
 def _drain(timeout_s: float) -> None:
-    logs, completions = _stepwell.take_events(timeout_s)
-    for level, text in logs:
-        logger.log(_LEVELS[level], "%s", text)
-    for token in completions:
+    events = _stepwell.take_events(timeout_s)
+    for line in events.logs:
+        logger.log(_LEVELS[line.level], "%s", line.text)
+    for token in events.completions:
         completed(token)
 
 
@@ -187,7 +189,7 @@ def _at_exit() -> None:
 def _after_fork_in_child() -> None:
     global generation, _lock, _callbacks, _stopping, _level
     generation += 1
-    _level = 0  # the child's queue is new
+    _level = LogLevel.DEBUG  # the child's queue is new
     _lock = threading.Lock()
     _callbacks = queue.SimpleQueue()
     _stopping = False

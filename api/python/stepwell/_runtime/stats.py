@@ -4,16 +4,31 @@ seconds."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import (Any, NamedTuple, TypedDict, TypeVar, cast, get_args, get_type_hints,
+                    is_typeddict)
 
 from .. import _stepwell
 
 T = TypeVar("T", bound=tuple[Any, ...])
+D = TypeVar("D")
 
 
 def named(kind: type[T], report: object) -> T:
     """A report of the engine as the named tuple that users get."""
     return kind(*[getattr(report, field) for field in kind._fields])  # type: ignore[attr-defined]
+
+
+def dict_of(kind: type[D], report: object, **more: object) -> D:
+    """A report of the engine as the dict that users get. `more`: what the report itself lacks."""
+    return cast(D, {name: more[name] if name in more else _told(hint, getattr(report, name))
+                    for name, hint in get_type_hints(kind).items()})
+
+
+def _told(hint: Any, value: Any) -> Any:
+    if is_typeddict(hint):
+        return dict_of(hint, value)
+    of = next(iter(get_args(hint)), None)
+    return [dict_of(of, each) for each in value] if of and is_typeddict(of) else value
 
 
 class StepSummary(NamedTuple):

@@ -19,7 +19,7 @@ from orbax.checkpoint import metadata as orbax_metadata
 from orbax.checkpoint._src.metadata.tree import build_default_tree_metadata
 
 from .._load.source import Source
-from .._pytree.records import ARRAY, VALUE
+from .._pytree.records import ARRAY, ROOT, VALUE
 from .._pytree.tree import INDEX, KEY
 from .._stepwell import ContainerKind, Record, ValueType
 from ._mismatch import check_names
@@ -39,11 +39,12 @@ class StoredItem:
     def __init__(self, source: Source, name: str) -> None:
         self.source = source
         self.tree = source.tree
+        self.records = source.tree.records
         self.name = name
-        self.number = self.tree.children[-1][(KEY, name)]
+        self.number = self.tree.children(ROOT)[(KEY, name)]
 
     def record(self, number: int) -> Record:
-        return self.tree.records[number]
+        return self.records[number]
 
     @functools.cached_property
     def leaves(self) -> dict[Names, int]:
@@ -65,7 +66,7 @@ class StoredItem:
 
     def _collect(self, number: int, names: Names, found: dict[Names, int]) -> None:
         names = (*names, *["value"] * len(self.record(number).variable_types.split()))
-        children = self.tree.children[number] if self.tree.is_node(number) else {}
+        children = self.tree.children(number)
         if not children:
             found[names] = number
         for (_, key), child in children.items():
@@ -77,7 +78,7 @@ class StoredItem:
 
     def _build(self, number: int, value_of: Callable[[int], Any]) -> Any:
         record = self.record(number)
-        children = self.tree.children[number] if self.tree.is_node(number) else {}
+        children = self.tree.children(number)
         check_names(key for _, key in children)
         below = [self._build(child, value_of) for child in children.values()]
         built: Any

@@ -29,7 +29,7 @@ from .._runtime.arguments import json_text
 from .._runtime.durable import TEMPORARY
 from .._runtime.files import local_path, read_json
 from .._runtime.gc_pause import paused
-from .._stepwell import Row, carry_digests
+from .._stepwell import IfExists, Row, SaveRequest, carry_digests
 from ..errors import Error, InvalidArgumentError, StepExistsError
 from ._claim import Claim
 from ._stores import OWN_METADATA, STORE_NAME
@@ -148,7 +148,9 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
               chunks: Chunks | None, form: Form, processes: int) -> Callable[[], _store.Store]:
     """Takes the state, and gives what saves it: opens a store in `folder`, and waits until it has
     the state."""
-    texts = json_text(metadata, "metadata"), json_text(metrics, "metrics")
+    request = SaveRequest(step=STEP, if_exists=IfExists.error,
+                          metadata_json=json_text(metadata, "metadata"),
+                          metrics_json=json_text(metrics, "metrics"))
     if processes == 1:
         with paused():
             rows = flatten_items(trees)
@@ -160,7 +162,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
                 with contextlib.ExitStack() as closing:
                     store = closing.enter_context(_open(folder, form))
                     core = store._backend.whole("a single checkpoint")
-                    store._track(core.save(STEP, rows, *texts, 0, lambda view: view)).result()
+                    store._track(core.save(request, rows, lambda view: view)).result()
                     rows.clear()  # the views
                     closing.pop_all()
                 return store

@@ -17,8 +17,8 @@ from orbax.checkpoint.metadata import ArrayMetadata, Metadata, ScalarMetadata, S
 from ..._load.device_placement import Cast, Slot, Target, read_slots, same
 from ..._load.specs import concrete, logical_array, why_not_split
 from ..._pytree.records import ARRAY
-from ..._pytree.values import decode_value
-from ..._stepwell import Record, ValueType
+from ..._pytree.tree import path_text
+from ..._stepwell import Record, ValueType, decode_value
 from .._orbax_stored import PYTHON_TYPES, StoredItem, saved_sharding, scalar_dtype
 
 _EXACT = (str, bytes, complex)  # Python types that no other becomes
@@ -145,7 +145,7 @@ class _Reader:
         self._saved: dict[str, Any] = {}
 
     def _bad(self, number: int, why: str) -> ValueError:
-        path = self.item.tree.relative_text(number, self.item.number)
+        path = path_text(self.item.tree.components(number, self.item.number))
         return ValueError(f"step {self.item.source.step}, item {self.item.name!r}, "
                           f"{path or 'the leaf itself'}: {why}")
 

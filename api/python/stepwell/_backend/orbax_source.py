@@ -30,7 +30,7 @@ def no_step(root: str, step: int, there: dict[int, str]) -> Error:
 
 def orbax_root(path: str) -> dict[int, str]:
     """The steps of a manager's root, ascending, and their directories."""
-    there = dict(_stepwell.orbax_steps(path)) if os.path.isdir(path) else {}
+    there = _stepwell.orbax_steps(path) if os.path.isdir(path) else {}
     if not there:
         raise InvalidArgumentError(f"{path} is not the root of an Orbax CheckpointManager: no "
                                    "directory in it is a step; import_checkpoint takes single ones")
@@ -63,7 +63,7 @@ class OrbaxSource(NamedTuple):
     def locate(self) -> tuple[str, int]:
         """The checkpoint's directory, and the number that it is to have."""
         path, step = checked_path(self.path), self.step
-        there = dict(_stepwell.orbax_steps(path))
+        there = _stepwell.orbax_steps(path)
         if there:
             if step is None:
                 raise InvalidArgumentError(

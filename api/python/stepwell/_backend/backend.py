@@ -3,25 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 
-from . import _stepwell
-from ._interop.export_options import ExportReport, ExportRequest, run_export
-from ._interop.orbax_source import OrbaxSource, check_new
-from ._load.source import Account, Source
-from ._pytree.chunks import Chunks, set_chunk_shapes
-from ._pytree.sharding import to_numpy
-from ._pytree.tree import flatten_items
-from ._retention import EngineReport
-from ._runtime.arguments import IfExists, Progress, check_items, if_exists_number
-from ._runtime.gc_pause import paused
-from ._runtime.service import Operation
-from ._runtime.stats import StepSummary
+from .. import _stepwell
+from .._load.source import Account, Source
+from .._pytree.chunks import Chunks, set_chunk_shapes
+from .._pytree.sharding import to_numpy
+from .._pytree.tree import flatten_items
+from .._retention import Fields, fields_of
+from .._runtime.arguments import IfExists, Progress, check_items, if_exists_of
+from .._runtime.gc_pause import paused
+from .._runtime.service import Operation
+from .._runtime.stats import StepSummary
+from .._stepwell import SaveRequest
+from .export_options import ExportReport, ExportRequest, run_export
+from .orbax_source import OrbaxSource, check_new
 
 T = TypeVar("T")
 Change = Literal["delete", "pin", "unpin"]
-MakeCore = Callable[[str, bool, "tuple[bytes, int] | None"], _stepwell.Core]
+MakeCore = Callable[[str, bool, "_stepwell.StoreGroup | None"], _stepwell.Core]
 StepOf = Callable[[SupportsIndex | None], int]
 SourceOf = Callable[[SupportsIndex | None], Source]
 
@@ -34,10 +35,9 @@ class Backend(Protocol):
     collective: bool  # all processes save and change together, in the same order
     collective_reads: bool  # and read
 
-    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
-        """`retire`: other steps that end in the very commit of this one, on process 0; pinned ones
-        and those that are not there by then are passed over."""
+    def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+             ) -> Operation:
+        """The request's metrics and what it retires are process 0's."""
 
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> Operation:
@@ -65,6 +65,9 @@ class Backend(Protocol):
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
 
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        """Of the newest step; None without any."""
+
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
 
@@ -73,11 +76,11 @@ class Backend(Protocol):
 
     def verify(self, step: int | None) -> _stepwell.VerifyReport: ...
 
-    def stats(self) -> dict[str, object]: ...
+    def stats(self) -> _stepwell.StoreStats: ...
 
-    def recovery(self) -> dict[str, object]: ...
+    def recovery(self) -> _stepwell.RecoveryReport: ...
 
-    def retention(self) -> EngineReport: ...
+    def retention(self) -> Fields: ...
 
     def close(self) -> None: ...
 
@@ -89,8 +92,10 @@ class CoreReads:
         self._core = core
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
-        self.retention = core.retention
         self.step_numbers = core.step_numbers
+
+    def retention(self) -> Fields:
+        return fields_of(self._core.retention())
 
     def steps(self) -> list[StepSummary]:
         return StepSummary.all_of(self._core)
@@ -98,12 +103,16 @@ class CoreReads:
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
         return Source(self._core.read(step), check, account)
 
+    def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
+        reader = self._core.read_newest()
+        return None if reader is None else Source(reader, check, account)
+
     def whole(self, what: str) -> _stepwell.Core:
         return self._core
 
     def _check_items(self, steps: list[int], items: list[str]) -> None:
         for step in steps if items else []:
-            check_items(step, items, [name for name, *_ in self._core.read(step).items()])
+            check_items(step, items, [item.name for item in self._core.read(step).items])
 
 
 class OneProcess(CoreReads):
@@ -116,13 +125,12 @@ class OneProcess(CoreReads):
         self.writer = core
         self._path = path
 
-    def save(self, step: int, trees: dict[str, Any], metadata: str, metrics: str, existing: int,
-             chunks: Chunks | None, retire: Sequence[int] = ()) -> Operation:
+    def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
+             ) -> Operation:
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-            handle = self._core.save(step, rows, metadata, metrics, existing, to_numpy,
-                                     retire=list(retire))
+            handle = self._core.save(request, rows, to_numpy)
             del rows  # before collections go on: they would look at each
         return handle
 
@@ -130,8 +138,9 @@ class OneProcess(CoreReads):
                      ) -> Operation:
         found, step = source.locate()
         check_new(self._path, self.steps(), step, if_exists)
-        return self._core.import_orbax(step, source.plan(found), (0, 1),
-                                       if_exists_number(if_exists), None)
+        return self._core.import_orbax(
+            SaveRequest(step=step, if_exists=if_exists_of(if_exists)), source.plan(found),
+            _stepwell.ImportShare())
 
     def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
         self._check_items(steps, items)

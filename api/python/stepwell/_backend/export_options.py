@@ -14,8 +14,8 @@ import numpy as np
 from .. import _stepwell
 from .._load.source import Source
 from .._pytree.records import PathLike
-from .._pytree.tree import Component
 from .._runtime.arguments import Progress
+from .._runtime.stats import named
 from .._stepwell import OrbaxOptions
 from ..errors import InvalidArgumentError
 
@@ -25,6 +25,8 @@ Layout = Literal["v1", "v0"]
 Leaves = Literal["numpy", "jax"]
 OnUnsupported = Literal["error", "skip", "widen"]
 E = TypeVar("E", bound=Enum)
+
+_LEAVES = ("skipped", "widened", "as_numpy", "as_text")  # fields of ExportReport
 
 
 class ExportedLeaf(NamedTuple):
@@ -66,13 +68,14 @@ class ExportReport:
     def of(cls, made: _stepwell.ExportReport, leaf_type: str) -> ExportReport:
         fields: dict[str, Any] = {name: getattr(made, name) for name in cls.__annotations__
                                   if name != "leaf_type"}
-        return cls.from_fields({**fields, "mode": made.mode.name, "leaf_type": leaf_type})
+        for name in _LEAVES:
+            fields[name] = tuple(named(ExportedLeaf, leaf) for leaf in fields[name])
+        return cls(**{**fields, "mode": made.mode.name, "leaf_type": leaf_type})
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ExportReport:
         """From `vars` of one, which went through a message to other processes."""
-        leaves = {name: tuple(ExportedLeaf(*leaf) for leaf in fields[name])
-                  for name in ("skipped", "widened", "as_numpy", "as_text")}
+        leaves = {name: tuple(ExportedLeaf(*leaf) for leaf in fields[name]) for name in _LEAVES}
         return cls(**{**fields, **leaves})
 
 
@@ -150,16 +153,14 @@ def default_leaves(reader: _stepwell.Reader) -> Leaves:
     return "jax" if all(_is_here(text, names, ids) for text in reader.shardings()) else "numpy"
 
 
-def locate(source: Source, path: PathLike | None
-           ) -> tuple[_stepwell.Reader, tuple[str, list[Component]] | None]:
-    """The step's reader, and the item and components of the one record that `path` names."""
+def locate(source: Source, path: PathLike | None) -> tuple[_stepwell.Reader, bytes]:
+    """The step's reader, and the key of the one record that `path` names; b"": the whole step."""
     if path is None or path in ("", ()):
-        return source.reader, None
+        return source.reader, b""
     part, selection = source.select(path, whole=False)
     if selection.number is None:
         raise InvalidArgumentError(f"path {path!r} is a glob; an export has one subtree")
-    (_, item), *components = part.tree.components(selection.number)
-    return part.reader, (item, components)
+    return part.reader, part.tree.keys()[selection.number]
 
 
 def _check_archive(request: ExportRequest) -> None:
@@ -177,14 +178,16 @@ def run_export(core: _stepwell.Core, source: Source, request: ExportRequest,
     """Exports a step of which `core` has all parts."""
     if request.to != "orbax":
         _check_archive(request)
-        unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", request.on_unsupported)
-        reader, subtree = locate(source, request.path)
+        archive = _stepwell.ArchiveOptions()
+        archive.format = _stepwell.ArchiveFormat[request.to]
+        archive.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported",
+                                         request.on_unsupported)
+        reader, archive.subtree_key = locate(source, request.path)
         return ExportReport.of(
-            core.export_archive(reader.step, request.dest, _stepwell.ArchiveFormat[request.to],
-                                unsupported, subtree, progress), "numpy")
+            core.export_archive(reader.step, request.dest, archive, progress), "numpy")
     request.options()  # what is wrong is said before a step is looked at
-    reader, subtree = locate(source, request.path)
+    reader, key = locate(source, request.path)
     options = request.options_for(reader)
-    options.data_file_bytes = data_file_bytes
-    return ExportReport.of(core.export(reader.step, request.dest, options, subtree, progress),
+    options.data_file_bytes, options.subtree_key = data_file_bytes, key
+    return ExportReport.of(core.export(reader.step, request.dest, options, progress),
                            options.leaves.name)

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the module, each in the file of its name (BindRows in leaves.cc). Order matters:
+// defaults of arguments are made of what is bound by then.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace stepwell::python {
+
+void BindDurable(nanobind::module_& m);
+void BindEvents(nanobind::module_& m);
+void BindExport(nanobind::module_& m);
+void BindGroup(nanobind::module_& m);
+void BindImport(nanobind::module_& m);
+void BindPaths(nanobind::module_& m);
+void BindReader(nanobind::module_& m);
+void BindRecords(nanobind::module_& m);  // raises when NumPy's C API cannot be used
+void BindReports(nanobind::module_& m);
+void BindRequests(nanobind::module_& m);
+void BindRows(nanobind::module_& m);
+void BindTree(nanobind::module_& m);
+void BindView(nanobind::module_& m);
+
+}  // namespace stepwell::python
