@@ -33,8 +33,8 @@ state = {"w": np.arange(5)}
 
 @pytest.mark.parametrize("facade", ["save", "save_async", "StandardCheckpointer"])
 def test_a_handler_that_saves_what_it_interrupted_is_refused(
-        run_python: Callable[..., tuple[int, str, str]], tmp_path: Path, facade: str) -> None:
-    status, out, err = run_python(_HEAD + """
+        run_jax: Callable[..., tuple[int, str, str]], tmp_path: Path, facade: str) -> None:
+    status, out, err = run_jax(_HEAD + """
 save = {
     "save": lambda: ocp.save(path, state, overwrite=True),
     "save_async": lambda: ocp.save_async(path, state, overwrite=True).result(),
@@ -66,8 +66,8 @@ assert ocp.load(path)["w"].tolist() == list(range(5))
 
 @pytest.mark.parametrize("call", ["save", "save_async", "remove"])
 def test_ctrl_c_at_any_line_leaves_no_claim(
-        run_python: Callable[..., tuple[int, str, str]], tmp_path: Path, call: str) -> None:
-    status, out, err = run_python(_HEAD + """
+        run_jax: Callable[..., tuple[int, str, str]], tmp_path: Path, call: str) -> None:
+    status, out, err = run_jax(_HEAD + """
 sys.path.append(sys.argv[3])
 from lines import interrupt_at
 from stepwell._runtime import durable, threads
