@@ -115,8 +115,8 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
     ASSERT_OK(group->Close());
     if (HasFailure()) return;
   }
-  std::printf("%lu kills, %lu steps were undecided after one\n",
-              static_cast<unsigned long>(kills), static_cast<unsigned long>(undecided));
+  std::printf("%lu kills, %lu steps were undecided after one\n", static_cast<unsigned long>(kills),
+              static_cast<unsigned long>(undecided));
 }
 
 }  // namespace

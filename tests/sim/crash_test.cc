@@ -14,8 +14,8 @@ namespace stepwell::sim {
 namespace {
 
 // What each test checks; tests/check counts the images of all tests, and wants 5,000.
-constexpr uint64_t kImagesOfAStop = 8;
-constexpr uint64_t kEveryOperationImages = 2'300;
+constexpr uint64_t kImagesOfAStop = 5;
+constexpr uint64_t kEveryOperationImages = 2'000;
 constexpr uint64_t kRandomImages = 500;
 constexpr uint64_t kIndexImages = 120;
 
