@@ -31,7 +31,7 @@ EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 def test_any_mesh_to_any_mesh(tmp_path: pathlib.Path) -> None:
     script = pathlib.Path(__file__).parent / "support" / "mesh_matrix.py"
-    status, out, err = forks.run(script, tmp_path / "m", "--cases", "0:304", timeout=600)
+    status, out, err = forks.run(script, tmp_path / "m", "--cases", "0:112", timeout=600)
     assert status == 0, err[-8000:]
     counts = json.loads(out)
     for what in ("like", "specs", "saved", "cast", "box", "empty", "0-d", "keys", "replicated",

@@ -19,6 +19,7 @@ import stepwell
 from stepwell.compat import flax as checkpoints
 from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as v1
+from storm import in_a_storm
 
 TREE = {"array": np.arange(500.0), "text": "a text", "few": b"bytes", "many": b"m" * 5000,
         "number": 1 + 2j, "large": 1 << 80, "list": [b"1", 2, 3j], "half": "\ud800",
@@ -126,7 +127,7 @@ def test_a_part_of_a_checkpoint_is_never_taken_for_all_of_it(tmp_path: pathlib.P
 def test_an_item_is_deleted_of_the_checkpoint_that_is_there(tmp_path: pathlib.Path) -> None:
     """Not of the one that was there before a save which replaces it meanwhile."""
     path = tmp_path / "one_1"
-    for _ in range(15):
+    for _ in range(in_a_storm(5)):
         v1.save_checkpointables(path, {"a": TREE, "x": TREE}, overwrite=True)
         saving = v1.save_checkpointables_async(path, {"a": TREE, "q": TREE, "x": TREE},
                                                overwrite=True)

@@ -23,6 +23,7 @@ from stepwell.compat import _resolve
 from stepwell.compat import equinox as equinox_io
 from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as ocp
+from storm import in_a_storm
 
 
 def test_overwriting_leaves_no_instant_without_a_checkpoint(tmp_path: pathlib.Path) -> None:
@@ -129,7 +130,7 @@ def test_a_killed_overwrite_leaves_the_old_checkpoint_or_the_new_one(
     path = tmp_path / "a"
     chance = random.Random(3)
     saved = -1
-    for _ in range(12):
+    for _ in range(in_a_storm(4)):
         program = """
 import itertools, sys, numpy as np
 import stepwell
