@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The twenty slowest tests of JUnit files, as ctest writes them, and the images of the simulation
-that they looked at: `slowest.py FILE...`. Status 1 if these are fewer than what tests/check
-promises."""
+"""The twenty slowest tests of JUnit files, as ctest and pytest write them, and the images of the
+simulation that they looked at: `slowest.py FILE...`. Status 1 if these are fewer than what
+tests/check promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def main(paths: list[str]) -> int:
     times, images = [], 0
     for path in filter(pathlib.Path.exists, map(pathlib.Path, paths)):
         for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-            times.append((float(case.get("time", 0)), case.get("name", "")))
+            names = dict.fromkeys((case.get("classname", ""), case.get("name", "")))
+            times.append((float(case.get("time", 0)), " ".join(names)))
             said = case.findtext("system-out") or ""
             images += sum(map(int, re.findall(r"(\d+) crash images", said)))
     for seconds, name in sorted(times, reverse=True)[:COUNT]:
