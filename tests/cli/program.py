@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the program `stepwell` as a user runs it."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
 from typing import Any
+
+import stepwell.__main__
 
 # Of the commands that the package runs.
 os.environ.setdefault("STEPWELL_PYTHON", sys.executable)
@@ -33,9 +37,24 @@ def document(*arguments: object, status: int = 0) -> dict[str, Any]:
     result = run(*arguments, "--json")
     assert result.returncode == status, result
     assert result.stderr == ""
-    parsed = json.loads(result.stdout, object_pairs_hook=sorted_pairs)
+    return parsed_document(result.stdout)
+
+
+def parsed_document(text: str | bytes) -> dict[str, Any]:
+    parsed = json.loads(text, object_pairs_hook=sorted_pairs)
     assert parsed["schema"] == 1
     return dict(parsed)
+
+
+def cat_here(store: object, step: object, path: object, *options: str) -> bytes:
+    """What `stepwell cat` prints, by the words that the program hands to Python (cmd_arrays.cc), in
+    this process, which need not start Python again. That the program does so, its tests see."""
+    printed = io.BytesIO()
+    with contextlib.redirect_stdout(io.TextIOWrapper(printed, encoding="utf-8")) as stdout:
+        words = ["cat", *options, "--", str(store), str(step), str(path)]
+        assert stepwell.__main__.run(words) == 0
+        stdout.flush()
+    return printed.getvalue()
 
 
 def sorted_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import stepwell
-from program import PROGRAM, document, error, ok, run
+from program import PROGRAM, cat_here, document, error, ok, parsed_document, run
 
 # Several chunks, which do not compress.
 CUBE = np.random.default_rng(6).standard_normal((7, 600, 500), np.float32)
@@ -43,7 +43,11 @@ def npy(*arguments: object) -> np.ndarray[Any, Any]:
     command = [str(PROGRAM), "cat", *map(str, arguments), "--npy"]
     result = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
-    stream = io.BytesIO(result.stdout)
+    return read_npy(result.stdout)
+
+
+def read_npy(written: bytes) -> np.ndarray[Any, Any]:
+    stream = io.BytesIO(written)
     array = np.load(stream, allow_pickle=False)
     assert stream.read() == b""
     return np.asarray(array)
@@ -97,7 +101,8 @@ def test_a_slice_is_numpys(store: pathlib.Path, path: str, text: str) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert np.array_equal(found, expected)
     if expected.size <= 20_000:
-        printed = document("cat", store, 0, path, "--slice", f"[{text}]", "--full")
+        printed = parsed_document(
+            cat_here(store, 0, path, f"--slice=[{text}]", "--full", "--json"))
         assert printed["shape"] == list(expected.shape)
         values = np.array(printed["value"], expected.dtype)
         assert np.array_equal(values.reshape(expected.shape), expected)
@@ -119,7 +124,8 @@ def test_random_slices_are_numpys(store: pathlib.Path) -> None:
                 step = random.choice(["", ":1", ":2", ":-1", ":-3", ":260", ":-257"])
                 parts.append(f"{bound(extent)}:{bound(extent)}{step}")
         text = ",".join(parts)
-        assert np.array_equal(npy(store, 0, "cube", "--slice", text), CUBE[basic(text)]), text
+        found = read_npy(cat_here(store, 0, "cube", f"--slice={text}", "--npy"))
+        assert np.array_equal(found, CUBE[basic(text)]), text
 
 
 def test_a_large_slice_prints_its_corners(store: pathlib.Path) -> None:

@@ -3,7 +3,6 @@
 // one after the other, at different times: what a copy gives is right, and what it lacks is named.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <random>
@@ -143,11 +142,6 @@ class CopiedTest : public ReclaimTest {
     return "";
   }
 
-  static int Rounds(int usual) {
-    const char* text = std::getenv("STEPWELL_COPY_ROUNDS");
-    return text == nullptr ? usual : std::atoi(text);
-  }
-
   std::mutex mutex_;
   Versions versions_;                        // guarded by mutex_ while two threads run
   std::map<uint64_t, size_t> acknowledged_;  // likewise
@@ -162,7 +156,7 @@ TEST_F(CopiedTest, WhileItIsWritten) {
   auto store = Open(SmallOptions());
   ASSERT_NE(store, nullptr);
   std::mt19937_64 random(1);
-  for (int round = 0; round < Rounds(20); ++round) {
+  for (uint64_t round = 0; round < InAStorm(8); ++round) {
     std::atomic<bool> stop{false};
     std::thread writer([&, seed = random()] {
       std::mt19937_64 own(seed);
@@ -185,7 +179,7 @@ TEST_F(CopiedTest, WhileItIsWritten) {
 // two changes nothing is missing, whether the store is closed or open.
 TEST_F(CopiedTest, OverAnOlderCopy) {
   std::mt19937_64 random(2);
-  for (int round = 0; round < Rounds(8); ++round) {
+  for (uint64_t round = 0; round < InAStorm(4); ++round) {
     auto store = Open(SmallOptions());
     ASSERT_NE(store, nullptr);
     for (uint64_t i = 5 + random() % 20; i > 0; --i) ChangeOnce(store.get(), &random);

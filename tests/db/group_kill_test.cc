@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process that prepares and decides steps of three parts is killed at random moments; this one
-// opens the group at once. STEPWELL_GROUP_KILLS: how often, for long runs.
+// opens the group at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <random>
 #include <set>
 #include <thread>
@@ -17,7 +16,7 @@
 namespace stepwell::db {
 namespace {
 
-constexpr int kKills = 12;
+constexpr uint64_t kKills = 8;
 
 // What the child said before it died.
 struct Said {
@@ -47,14 +46,13 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
   const uint64_t seed = std::random_device{}();
   std::printf("seed %lu\n", static_cast<unsigned long>(seed));
   std::mt19937_64 random(seed);
-  const char* text = std::getenv("STEPWELL_GROUP_KILLS");
-  const int kills = text == nullptr ? kKills : std::atoi(text);
+  const uint64_t kills = InAStorm(kKills);
   TempDir dir;
   const std::string root = dir / "run";
   std::set<uint64_t> expected;
   uint64_t next = 1;
   uint64_t undecided = 0;
-  for (int kill = 0; kill < kills; ++kill) {
+  for (uint64_t kill = 0; kill < kills; ++kill) {
     SCOPED_TRACE(StrCat("kill ", kill));
     Said said;
     {
@@ -117,7 +115,7 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
     ASSERT_OK(group->Close());
     if (HasFailure()) return;
   }
-  std::printf("%d kills, %lu steps were undecided after one\n", kills,
+  std::printf("%lu kills, %lu steps were undecided after one\n", static_cast<unsigned long>(kills),
               static_cast<unsigned long>(undecided));
 }
 

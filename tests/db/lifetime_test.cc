@@ -5,7 +5,7 @@
 
 #include <atomic>
 #include <cctype>
-#include <cstdlib>
+#include <iostream>
 #include <random>
 #include <thread>
 
@@ -82,11 +82,6 @@ TEST(LifetimeTest, CloseWaitsForWorkersThatJustPosted) {
   EXPECT_EQ(seen->gone_in_wake, 0);
 }
 
-int Iterations() {
-  const char* text = std::getenv("STEPWELL_LIFETIME_ITERATIONS");
-  return text == nullptr ? 25 : std::atoi(text);
-}
-
 // One flipped bit, then everything that may still run when the store is closed and dropped: the
 // index being opened or remade, a pass of reclaim, a view, saves, callbacks, and readers that
 // outlive the store on threads of their own.
@@ -106,9 +101,10 @@ TEST(LifetimeTest, DamagedStoresAreOpenedClosedAndDropped) {
     ASSERT_OK((*store)->Close());
   }
   std::mt19937_64 random(4);
+  const uint64_t lifetimes = InAStorm(12);
   int opened = 0;
   std::atomic<int> called_back{0};
-  for (int i = 0; i < Iterations(); ++i) {
+  for (uint64_t i = 0; i < lifetimes; ++i) {
     SCOPED_TRACE(i);
     const std::string path = dir / "damaged";
     CopyStore(whole, path);
@@ -151,6 +147,7 @@ TEST(LifetimeTest, DamagedStoresAreOpenedClosedAndDropped) {
     beside.join();
   }
   EXPECT_GT(opened, 0);
+  std::cout << lifetimes << " lifetimes, " << opened << " of them opened\n";
 }
 
 }  // namespace

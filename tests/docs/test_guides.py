@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import forks
 from guide_blocks import blocks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -66,10 +67,9 @@ def test_every_block_runs_twice(
     script = pathlib.Path(__file__).with_name("guide_blocks.py")
     for attempt in ("first", "second"):
         ports = [f"{port}={free_port()}" for port in (29500, 29501)]
-        done = subprocess.run(
-            [sys.executable, script, guide, *ports], cwd=tmp_path, env=environment, text=True,
-            capture_output=True, timeout=600, check=False)
-        assert done.returncode == 0, f"the {attempt} time:\n{done.stdout}\n{done.stderr}"
+        status, out, err = forks.run(script, guide, *ports, folder=tmp_path,
+                                     environment=environment, timeout=600)
+        assert status == 0, f"the {attempt} time:\n{out}\n{err}"
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)

@@ -2,8 +2,8 @@
 """The headers of standard names: check_std_includes.py [ROOT].
 
 A file that uses `std::map` includes <map>, itself or through another file of the project. Unity
-batches hide a header that is missing; builds without them, as that of tests/sim/run, do not have
-it. Prints one line for each file and exits 1 when there is one.
+batches hide a header that is missing; builds without them, as those of the planted bugs, do not
+have it. Prints one line for each file and exits 1 when there is one.
 """
 
 import functools

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forks
 import stepwell
 from equality import same
 
@@ -63,36 +64,58 @@ def xfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     image.unlink()
 
 
-Script = Callable[..., "subprocess.Popen[str]"]
+Script = Callable[..., Any]
+Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def start_python() -> Iterator[Script]:
-    """Starts Python programs; their stdout and stderr are pipes. Kills what is left."""
-    started: list[subprocess.Popen[str]] = []
+def _anew(source: str, *arguments: object, environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", source, *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment})
 
-    def start(source: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", source, *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu", **environment})
-        started.append(process)
-        return process
 
-    yield start
+def _starter(start: Script) -> Iterator[Script]:
+    started: list[Any] = []
+
+    def start_one(source: str, *arguments: object, **environment: str) -> Any:
+        started.append(start(source, *arguments, environment=environment))
+        return started[-1]
+
+    yield start_one
     for process in started:
         if process.poll() is None:
             process.kill()
         process.communicate()
 
 
-@pytest.fixture
-def run_python(start_python: Script) -> Callable[..., tuple[int, str, str]]:
-    """Runs a Python program; (exit status, stdout, stderr)."""
-
+def _runner(start: Script) -> Run:
     def run(source: str, *arguments: object, **environment: str) -> tuple[int, str, str]:
-        process = start_python(source, *arguments, **environment)
+        process = start(source, *arguments, **environment)
         out, err = process.communicate(timeout=300)
         return process.returncode, out, err
 
     return run
+
+
+@pytest.fixture
+def start_python() -> Iterator[Script]:
+    """Starts Python programs; their stdout and stderr are pipes. Kills what is left."""
+    yield from _starter(_anew)
+
+
+@pytest.fixture
+def start_jax() -> Iterator[Script]:
+    """The same for programs that use JAX, in a process that has imported it (forks.py)."""
+    yield from _starter(forks.start)
+
+
+@pytest.fixture
+def run_python(start_python: Script) -> Run:
+    """Runs a Python program; (exit status, stdout, stderr)."""
+    return _runner(start_python)
+
+
+@pytest.fixture
+def run_jax(start_jax: Script) -> Run:
+    return _runner(start_jax)

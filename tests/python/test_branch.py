@@ -18,6 +18,7 @@ import pytest
 import stepwell
 from stepwell._runtime import durable
 from equality import same
+from storm import in_a_storm
 
 
 def state(step: int, fill: int = 0) -> dict[str, object]:
@@ -221,7 +222,7 @@ def test_a_process_that_dies_leaves_no_half_branch(path, start_python):
             store.save(step, state(step)).result()
     chance = random.Random(5)
     made = set()
-    for turn in range(8):
+    for turn in range(in_a_storm(3)):
         process = start_python("""
 import sys, stepwell
 with stepwell.open(sys.argv[1]) as store:

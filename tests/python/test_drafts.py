@@ -59,8 +59,8 @@ def test_what_only_describes_a_step_is_not_saved(store):
             store.save(1, {"x": described})
 
 
-def test_sharded_arrays_keep_their_shards(run_python, path):
-    status, out, err = run_python("""
+def test_sharded_arrays_keep_their_shards(run_jax, path):
+    status, out, err = run_jax("""
 import sys, jax, numpy as np, stepwell
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))

@@ -264,7 +264,7 @@ def test_specs_of_variables(store: stepwell.Store, tmp_path: pathlib.Path) -> No
 # ---- PRNG keys ----
 
 
-def test_keys_stay_keys_and_raw_ones_raw(tmp_path: pathlib.Path, run_python: Any) -> None:
+def test_keys_stay_keys_and_raw_ones_raw(tmp_path: pathlib.Path, run_jax: Any) -> None:
     """In every kind of export, without a target, with as many devices as there are."""
     tree = {"key": jax.random.key(1), "keys": jax.random.split(jax.random.key(2, impl="rbg"), 3),
             "raw": jax.random.PRNGKey(3), "numpy": np.asarray(jax.random.PRNGKey(4))}
@@ -281,7 +281,7 @@ def test_keys_stay_keys_and_raw_ones_raw(tmp_path: pathlib.Path, run_python: Any
                 assert loaded["raw"].dtype == np.uint32 and loaded["numpy"].dtype == np.uint32
                 for name in ("key", "keys"):
                     assert values(loaded[name]) == values(tree[name])
-    status, out, err = run_python("""
+    status, out, err = run_jax("""
 import sys, jax, numpy as np
 from orbax.checkpoint import v1
 loaded = v1.load(sys.argv[1])
@@ -337,8 +337,8 @@ print("same")
 """
 
 
-def test_sharded_variables_and_keys(tmp_path: pathlib.Path, run_python: Any) -> None:
-    status, out, err = run_python(SHARDED, tmp_path,
+def test_sharded_variables_and_keys(tmp_path: pathlib.Path, run_jax: Any) -> None:
+    status, out, err = run_jax(SHARDED, tmp_path,
                                   XLA_FLAGS="--xla_force_host_platform_device_count=4")
     assert (status, out) == (0, "same\n"), err
     assert described(tmp_path / "jax/state") == described(tmp_path / "orbax/state")
@@ -384,8 +384,8 @@ with stepwell.open(sys.argv[1]) as store:
 """
 
 
-def test_abstract_meshes_and_keys_in_host_memory(tmp_path: pathlib.Path, run_python: Any) -> None:
-    status, out, err = run_python(ABSTRACT, tmp_path / "store",
+def test_abstract_meshes_and_keys_in_host_memory(tmp_path: pathlib.Path, run_jax: Any) -> None:
+    status, out, err = run_jax(ABSTRACT, tmp_path / "store",
                                   XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert status == 0, err
     assert out.count("over x=4, y=2 without devices, and jax.set_mesh has set no such mesh") == 4

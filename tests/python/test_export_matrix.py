@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import pathlib
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,14 @@ import pytest
 import tensorstore as ts
 from orbax.checkpoint import v1
 
+import forks
 import stepwell
 
 def run_matrix(*arguments: object) -> dict[str, int]:
     script = pathlib.Path(__file__).parent / "support" / "orbax_matrix.py"
-    done = subprocess.run([sys.executable, script, *map(str, arguments)], capture_output=True,
-                          text=True, check=False, timeout=1500)
-    assert done.returncode == 0, done.stderr[-8000:]
-    counts: dict[str, int] = json.loads(done.stdout)
+    status, out, err = forks.run(script, *arguments, timeout=1500)
+    assert status == 0, err[-8000:]
+    counts: dict[str, int] = json.loads(out)
     return counts
 
 

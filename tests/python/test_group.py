@@ -186,8 +186,8 @@ def test_a_missing_part_is_named(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("processes, begin", [(2, 0), (4, 1000)])
 def test_random_arrays_on_random_meshes(tmp_path: pathlib.Path, processes: int, begin: int) -> None:
-    counted = run_matrix(tmp_path / "store", processes, begin, begin + 64)
+    counted = run_matrix(tmp_path / "store", processes, begin, begin + 32)
     for counts in counted:
-        assert counts["cases"] == 64
-        assert counts["spread"] > 20
-    assert sum(counts["shards"] for counts in counted) > 200
+        assert counts["cases"] == 32
+        assert counts["spread"] > 10
+    assert sum(counts["shards"] for counts in counted) > 100

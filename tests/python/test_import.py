@@ -9,14 +9,13 @@ import os
 import pathlib
 import pickle
 import shutil
-import subprocess
-import sys
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorstore as ts
+import forks
 from equality import same
 from group_runs import run
 
@@ -34,10 +33,8 @@ NAMES = [
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("orbax")
     script = pathlib.Path(__file__).parent / "support" / "orbax_import_save.py"
-    result = subprocess.run(
-        [sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=500
-    )
-    assert result.returncode == 0, result.stderr
+    status, _, err = forks.run(script, folder, timeout=500)
+    assert status == 0, err
     return folder
 
 

@@ -4,13 +4,12 @@ of files, each with the chunks of all."""
 
 import pathlib
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import orbax_processes_save as written
 import pytest
 
+import forks
 import stepwell
 
 PROCESSES = 2
@@ -23,10 +22,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    children = [subprocess.Popen(
-        [sys.executable, SCRIPT, str(number), str(PROCESSES), str(port), folder],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(PROCESSES)]
-    outputs = [child.communicate(timeout=400)[0] for child in children]
+    children = [forks.start(SCRIPT, number, PROCESSES, port, folder) for number in range(PROCESSES)]
+    outputs = [child.communicate(timeout=400) for child in children]
     assert [child.returncode for child in children] == [0] * PROCESSES, outputs
     return folder
 

@@ -166,8 +166,8 @@ def test_load_or(store):
         store.load_or({"x": jnp.zeros(4)})
 
 
-def test_sharded_arrays(run_python, path):
-    status, out, err = run_python("""
+def test_sharded_arrays(run_jax, path):
+    status, out, err = run_jax("""
 import sys, jax, jax.numpy as jnp, numpy as np, stepwell
 from jax.sharding import NamedSharding, PartitionSpec as P
 assert len(jax.devices()) == 8
@@ -279,9 +279,9 @@ def test_keys_and_their_data(store):
             store.load(0, like={**like, "n": 0})
 
 
-def test_transfer_guards(run_python, path):
+def test_transfer_guards(run_jax, path):
     """Saves and loads transfer what they are asked to."""
-    status, out, err = run_python("""
+    status, out, err = run_jax("""
 import sys, jax, jax.numpy as jnp, numpy as np, stepwell
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 sharding = NamedSharding(Mesh(np.array(jax.devices()), "d"), P("d"))

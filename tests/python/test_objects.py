@@ -81,8 +81,8 @@ def test_slices_are_those_of_numpy(store):
         np.testing.assert_array_equal(view[index], array[index], strict=True, err_msg=str(index))
 
 
-def test_slices_of_an_array_that_was_sharded(run_python, path):
-    status, out, err = run_python("""
+def test_slices_of_an_array_that_was_sharded(run_jax, path):
+    status, out, err = run_jax("""
 import sys, jax, numpy as np, stepwell
 from jax.sharding import NamedSharding, PartitionSpec as P
 array = np.arange(184 * 64).reshape(184, 64).astype(np.float32)

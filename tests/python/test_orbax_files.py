@@ -12,11 +12,12 @@ import pathlib
 import random
 import struct
 import subprocess
-import sys
 import unicodedata
 
 import pytest
 import tensorstore as ts
+
+import forks
 
 # Names of files, and the kinds that the helper knows; None: not one of these.
 KINDS = {
@@ -47,10 +48,8 @@ def run_helper(*arguments: object, refused: bool = False) -> bytes:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("orbax")
     script = pathlib.Path(__file__).parent / "support" / "orbax_save.py"
-    result = subprocess.run(
-        [sys.executable, script, folder], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert result.returncode == 0, result.stderr
+    status, _, err = forks.run(script, folder, timeout=300)
+    assert status == 0, err
     return folder
 
 

@@ -14,6 +14,7 @@ import pytest
 
 import stepwell
 from stepwell.policy import BestN, ByteBudget, EveryN, KeepFor, LatestN, Pinned, Policy
+from storm import in_a_storm
 
 # ---- the objects --------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ def some_metrics(rng: random.Random) -> dict[str, Any]:
     return {name: rng.choice(values) for name in ("loss", "acc") if rng.random() < 0.8}
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(in_a_storm(8)))
 def test_random_histories(path, seed):
     rng = random.Random(seed)
     parts = some_policies(rng)

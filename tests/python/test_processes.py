@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import stepwell
+from storm import in_a_storm
 
 
 def test_a_forked_child_must_not_use_the_store(run_python, path):
@@ -122,7 +123,7 @@ for step in range(start, start + 10_000):
 def test_sigkill_with_three_steps_in_flight(start_python, path):
     chance = random.Random(0)
     returned: set[int] = set()
-    for _ in range(10):
+    for _ in range(in_a_storm(4)):
         trainer = start_python(TRAINER, path)
         assert trainer.stdout.readline().startswith("start")
         returned.add(int(trainer.stdout.readline().split()[1]))

@@ -15,6 +15,7 @@ from group_runs import run
 import stepwell
 from stepwell.policy import SaveAfter, SaveAt, SaveEvery, SaveOnPreemption, SaveWhenIdle
 from test_handles import Held
+from storm import in_a_storm
 
 
 def saved(store: stepwell.Store, steps: range) -> list[int]:
@@ -178,7 +179,7 @@ def test_a_loop_saves_at_sigterm_and_leaves(start_python, path):
 
 def test_a_kill_after_the_signal_leaves_a_whole_step(start_python, path):
     """The grace period ends while the step is being saved."""
-    for _ in range(4):
+    for _ in range(in_a_storm(2)):
         process = start_python(LOOP.replace("200_000", "4_000_000"), path)
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)

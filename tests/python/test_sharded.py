@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
+
+import forks
 
 START = """
 import sys, jax, jax.numpy as jnp, numpy as np, stepwell
@@ -31,18 +31,16 @@ EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 def test_any_mesh_to_any_mesh(tmp_path: pathlib.Path) -> None:
     script = pathlib.Path(__file__).parent / "support" / "mesh_matrix.py"
-    done = subprocess.run(
-        [sys.executable, script, tmp_path / "m", "--cases", "0:304", "--seconds", "120"],
-        capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr[-8000:]
-    counts = json.loads(done.stdout)
+    status, out, err = forks.run(script, tmp_path / "m", "--cases", "0:112", timeout=600)
+    assert status == 0, err[-8000:]
+    counts = json.loads(out)
     for what in ("like", "specs", "saved", "cast", "box", "empty", "0-d", "keys", "replicated",
                  "less than all"):
         assert counts[what] > 0, what
 
 
-def test_specs_by_path_by_tree_and_for_all(run_python, path):
-    status, out, err = run_python(START + """
+def test_specs_by_path_by_tree_and_for_all(run_jax, path):
+    status, out, err = run_jax(START + """
 kernel, bias = np.arange(64 * 24, dtype=np.float32).reshape(64, 24), np.ones(24, np.float32)
 tree = {"params": {"dense": {"kernel": kernel, "bias": bias}, "out": [kernel, bias]},
         "step": 3, "name": "x", "count": np.int32(5)}
@@ -99,8 +97,8 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_what_cannot_be_is_one_clear_error(run_python, path):
-    status, out, err = run_python(START + """
+def test_what_cannot_be_is_one_clear_error(run_jax, path):
+    status, out, err = run_jax(START + """
 Invalid, NotFound = stepwell.InvalidArgumentError, stepwell.PathNotFoundError
 with stepwell.open(path) as store:
     store.save(0, {"w": np.zeros((6, 10), np.float32), "b": np.zeros(10, np.float32),
@@ -150,7 +148,7 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_what_was_saved_over_a_mesh_comes_back_on_it(run_python, path):
+def test_what_was_saved_over_a_mesh_comes_back_on_it(run_jax, run_python, path):
     save = START + """
 explicit = jax.make_mesh((4, 2), ("x", "y"))
 tree = {"w": jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(mesh, P("data", "model"))),
@@ -160,7 +158,7 @@ tree = {"w": jax.device_put(np.arange(32.0).reshape(8, 4), NamedSharding(mesh, P
                                NamedSharding(mesh, P("model"))),
         "alone": jax.device_put(np.arange(8.0), devices[3]), "numpy": np.arange(3), "i": 1}
 """
-    status, out, err = run_python(save + """
+    status, out, err = run_jax(save + """
 with stepwell.open(path) as store:
     store.save(0, tree).result()
     loaded = store.load(0, as_="jax")
@@ -181,7 +179,7 @@ print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
     # With fewer devices those get theirs that can; without JAX imported all are NumPy's.
-    status, out, err = run_python("""
+    status, out, err = run_jax("""
 import sys, jax, numpy as np, stepwell
 with stepwell.open(sys.argv[1], "r") as store:
     loaded = store.load(0, as_="jax")
@@ -208,8 +206,8 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_memory_that_is_shared_and_memory_that_is_not(run_python, path):
-    status, out, err = run_python(START + """
+def test_memory_that_is_shared_and_memory_that_is_not(run_jax, path):
+    status, out, err = run_jax(START + """
 from stepwell._load import device_placement
 from stepwell._load.source import Source
 x = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
@@ -262,8 +260,8 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_shardings_of_other_kinds_and_weak_types(run_python, path):
-    status, out, err = run_python(START + """
+def test_shardings_of_other_kinds_and_weak_types(run_jax, path):
+    status, out, err = run_jax(START + """
 from jax._src.sharding_impls import GSPMDSharding
 x = np.arange(64.0, dtype=np.float32).reshape(16, 4)
 weak = jnp.asarray(2.5)
@@ -291,9 +289,9 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_memory_comes_from_the_numa_node_of_the_device(run_python, path):
+def test_memory_comes_from_the_numa_node_of_the_device(run_jax, path):
     # No machine with GPUs on several nodes is asked for: the devices are said to be on node 0.
-    status, out, err = run_python(START + """
+    status, out, err = run_jax(START + """
 import os, types
 from stepwell import _stepwell
 from stepwell._load import device_placement
@@ -355,9 +353,9 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_arrays_without_elements_that_jit_makes(run_python, path):
+def test_arrays_without_elements_that_jit_makes(run_jax, path):
     # XLA does not split them, whatever their sharding says.
-    status, out, err = run_python(START + """
+    status, out, err = run_jax(START + """
 split = NamedSharding(mesh, P("data", "model"))
 key = NamedSharding(mesh, P("model"))
 state = {"rows": jax.jit(lambda x: x * 2, out_shardings=split)(jnp.zeros((0, 8))),
@@ -378,8 +376,8 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_reduced_and_unreduced_arrays(run_python, path):
-    status, out, err = run_python(START + """
+def test_reduced_and_unreduced_arrays(run_jax, path):
+    status, out, err = run_jax(START + """
 from jax.sharding import AxisType
 mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
 with jax.set_mesh(mesh), stepwell.open(path) as store:
@@ -406,9 +404,9 @@ print("ok")
     assert (status, out) == (0, "ok\n"), err
 
 
-def test_an_array_on_one_device_comes_back_on_it(run_python, path):
+def test_an_array_on_one_device_comes_back_on_it(run_jax, run_python, path):
     """On the default one it stays uncommitted: it goes with arrays on any mesh."""
-    status, out, err = run_python(START + """
+    status, out, err = run_jax(START + """
 from orbax.checkpoint import v1 as orbax
 from stepwell.compat import orbax_v1 as facade
 tree = {"a": jax.device_put(jnp.ones(2), devices[2]), "default": jnp.ones(3),

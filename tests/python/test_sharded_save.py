@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import sharded_parts as parts
 
+import forks
 import stepwell
 from stepwell import ChunkShape
 
@@ -22,11 +22,9 @@ PROGRAM = Path(__file__).parent / "support" / "sharded_saves.py"
 
 
 @pytest.mark.parametrize("check", ["random", "once", "donated", "memory", "kinds", "owned"])
-def test_sharded_saves(start_python, path, check):
-    process = start_python("import runpy, sys; sys.argv = sys.argv[1:]\n"
-                           "runpy.run_path(sys.argv[0], run_name='__main__')",
-                           PROGRAM, check, path,
-                           XLA_FLAGS="--xla_force_host_platform_device_count=8")
+def test_sharded_saves(start_jax, path, check):
+    process = start_jax(PROGRAM, check, path,
+                        XLA_FLAGS="--xla_force_host_platform_device_count=8")
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (0, "ok\n"), err
 
@@ -36,10 +34,9 @@ def test_each_process_takes_its_share(tmp_path, processes):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    children = [subprocess.Popen(
-        [sys.executable, parts.__file__, str(number), str(processes), str(port), tmp_path],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for number in range(processes)]
-    outputs = [child.communicate(timeout=300)[0] for child in children]
+    children = [forks.start(Path(parts.__file__), number, processes, port, tmp_path)
+                for number in range(processes)]
+    outputs = [child.communicate(timeout=300) for child in children]
     assert [child.returncode for child in children] == [0] * processes, outputs
     taken = [dict(np.load(tmp_path / f"{number}.npz")) for number in range(processes)]
     for name in ("", "count", "plain", "local"):  # the leader's alone

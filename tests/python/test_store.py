@@ -326,23 +326,20 @@ def test_deleted_arrays(store):
 
 def test_memory_is_let_go(store):
     import gc
-    import time
+    import threading
     import weakref
 
     class Watched(np.ndarray):
         pass
 
     array = np.zeros(1000).view(Watched)
-    dead = weakref.ref(array)
+    let_go = threading.Event()
+    watched = weakref.ref(array, lambda _: let_go.set())
     plain = np.asarray(array)  # a view that keeps `array` alive
     store.save(0, {"x": plain}).result()
     del array, plain
     gc.collect()
-    for _ in range(1000):
-        if dead() is None:
-            break
-        time.sleep(0.01)
-    assert dead() is None
+    assert let_go.wait(10) and watched() is None
 
 
 def modes_below(directory):

@@ -11,7 +11,7 @@
 namespace stepwell::sim {
 namespace {
 
-constexpr uint64_t kGroupOperationImages = 1500;
+constexpr uint64_t kGroupOperationImages = 600;
 
 uint64_t StopGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t total = 0;

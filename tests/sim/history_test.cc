@@ -24,9 +24,9 @@ void RunHistories(const char* what, uint64_t first, uint64_t rounds, bool faults
   std::cout << what << ": " << CheckedImages().images - before.images << " crash images\n";
 }
 
-TEST(HistoryTest, OfAllShapes) { RunHistories("histories", 1, 40, /*faults=*/false); }
+TEST(HistoryTest, OfAllShapes) { RunHistories("histories", 1, 32, /*faults=*/false); }
 
-TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 80, /*faults=*/true); }
+TEST(HistoryTest, OnFailingDisks) { RunHistories("failing disks", 1, 32, /*faults=*/true); }
 
 // After a power cut STEPWELL is as last synced, and one read, open or look of the recovery fails.
 void FailEachReadOfARecovery(uint64_t seed, bool crash_first, bool read_only) {

@@ -17,6 +17,7 @@ import orbax.checkpoint as real
 import pytest
 
 from stepwell.compat import orbax as ours
+from storm import in_a_storm
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -249,7 +250,7 @@ def steps_on_disk(directory: Any) -> list[str]:
                   if path.name[-1].isdigit() and path.name[0] != ".")
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(in_a_storm(8)))
 def test_random_calls(seed: int, tmp_path: Any) -> None:
     pick = random.Random(seed)
     composite = pick.random() < 0.5

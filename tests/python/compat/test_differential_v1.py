@@ -20,6 +20,7 @@ from jax import ShapeDtypeStruct as Sds
 from orbax.checkpoint import v1 as real
 
 from stepwell.compat import orbax_v1 as facade
+from storm import in_a_storm
 
 pytestmark = [pytest.mark.skipif(not hasattr(real, "delete"), reason="an older Orbax"),
               pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -163,7 +164,7 @@ def make_target(prng: random.Random, state: Any) -> tuple[str, Any, str]:
 # ---- one checkpoint -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(in_a_storm(2)))
 def test_calls_on_paths(seed: int, tmp_path: pathlib.Path) -> None:
     prng = random.Random(f"paths {seed}")
     places = {library: tmp_path / library.__name__ for library in (real, facade)}
@@ -281,7 +282,7 @@ def make_policies(ocp: Any, prng: random.Random) -> dict[str, Any]:
             "lightweight_initialize": False}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(in_a_storm(3)))
 def test_calls_on_a_checkpointer(seed: int, tmp_path: pathlib.Path) -> None:
     prng = random.Random(f"checkpointer {seed}")
     directories = {library: tmp_path / library.__name__ for library in (real, facade)}

@@ -21,6 +21,7 @@ from orbax.checkpoint import v1 as ocp
 
 import stepwell
 from stepwell.compat import equinox as eqx_io
+from storm import in_a_storm
 
 
 @pytest.fixture(autouse=True)
@@ -324,7 +325,7 @@ def changed(rng: random.Random, tree: Any) -> Iterator[Any]:
                                        *leaves[number + 1:]])
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(in_a_storm(8)))
 def test_random_trees_give_what_equinox_gives(seed: int) -> None:
     rng = random.Random(seed)
     tree = [random_tree(rng), jnp.ones(seed)]

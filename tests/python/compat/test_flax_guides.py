@@ -142,8 +142,8 @@ assert state[0]["down"]["kernel"][...].sharding.spec == P("model", "data")
 """
 
 
-def test_specs_of_an_nnx_model(run_python: Callable[..., Any], path: Path) -> None:
-    status, _, err = run_python(NNX + """
+def test_specs_of_an_nnx_model(run_jax: Callable[..., Any], path: Path) -> None:
+    status, _, err = run_jax(NNX + """
 with stepwell.open(path) as store:
     store.save(0, state).result()
     for mesh in meshes:
@@ -157,10 +157,10 @@ with stepwell.open(path) as store:
 
 
 def test_shardings_of_an_nnx_model_in_the_orbax_facades(
-    run_python: Callable[..., Any], tmp_path: Path
+    run_jax: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The guide's targets: shapes with the shardings that the model's annotations give."""
-    status, _, err = run_python(NNX + """
+    status, _, err = run_jax(NNX + """
 import orbax.checkpoint as v0
 from orbax.checkpoint import v1
 from stepwell.compat import orbax as ours0, orbax_v1 as ours1
@@ -195,9 +195,9 @@ for mesh in meshes:
     assert status == 0, err
 
 
-def test_specs_of_a_linen_model(run_python: Callable[..., Any], path: Path) -> None:
+def test_specs_of_a_linen_model(run_jax: Callable[..., Any], path: Path) -> None:
     """With the boxes of `nn.with_partitioning`, and without them."""
-    status, _, err = run_python(START + """
+    status, _, err = run_jax(START + """
 import flax.linen as nn
 
 class Model(nn.Module):

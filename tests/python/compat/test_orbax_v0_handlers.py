@@ -276,8 +276,8 @@ def test_damage_is_found(tmp_path: Path) -> None:
             manager.restore(0)
 
 
-def test_a_second_process_reads(start_python: Any, tmp_path: Path) -> None:
-    child = start_python("""
+def test_a_second_process_reads(start_jax: Any, tmp_path: Path) -> None:
+    child = start_jax("""
 import sys, time
 from stepwell.compat import orbax as ocp
 with ocp.CheckpointManager(sys.argv[1]) as manager:

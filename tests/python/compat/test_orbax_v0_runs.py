@@ -164,8 +164,8 @@ except ImportError as error:
     assert status == 0 and "pip install 'orbax-checkpoint>=0.12'" in out, out + err
 
 
-def test_meshes(run_python: Any, tmp_path: Path) -> None:
-    status, out, err = run_python("""
+def test_meshes(run_jax: Any, tmp_path: Path) -> None:
+    status, out, err = run_jax("""
 import sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -210,7 +210,7 @@ with ocp.CheckpointManager(root) as manager:
         raise AssertionError("8 rows over 3 devices")
 """, tmp_path / "mesh", XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert status == 0, err
-    status, out, err = run_python("""
+    status, out, err = run_jax("""
 import sys
 import jax, numpy as np
 import stepwell
@@ -239,7 +239,7 @@ def test_many_processes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["w"], np.arange(16.0).reshape(8, 2) + 1)
 
 
-def test_a_run_that_was_killed_goes_on(run_python: Any, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_goes_on(run_jax: Any, tmp_path: Path) -> None:
     source = """
 import os, sys
 import jax.numpy as jnp
@@ -253,7 +253,7 @@ os.kill(os.getpid(), 9)
     for lib, line in ((ocp, "from stepwell.compat import orbax as ocp"),
                       (real, "import orbax.checkpoint as ocp")):
         root = tmp_path / lib.__name__
-        status, _, err = run_python(line + source, root)
+        status, _, err = run_jax(line + source, root)
         assert status == -9, err
         with lib.CheckpointManager(root, options=lib.CheckpointManagerOptions(
                 max_to_keep=2)) as manager:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as real
 
+import forks
 import stepwell
 from equality import alike
 from group_runs import SCRIPT, start
@@ -239,8 +238,7 @@ for step in range(3):
 ckptr.save_async(3, {{"x": np.full(1000, 3)}})
 os._exit(9)
 """
-    done = subprocess.run([sys.executable, "-c", script], check=False)
-    assert done.returncode == 9
+    assert forks.run(script)[0] == 9
     (tmp_path / "7.orbax-checkpoint-tmp").mkdir()
     with ocp.training.Checkpointer(tmp_path, cleanup_tmp_directories=True) as ckptr:
         steps = [each.step for each in ckptr.checkpoints]

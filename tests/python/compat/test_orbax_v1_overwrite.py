@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as orbax
 
+import forks
 import stepwell
 from stepwell.compat import _resolve
 from stepwell.compat import equinox as equinox_io
 from stepwell.compat import orbax as v0
 from stepwell.compat import orbax_v1 as ocp
+from storm import in_a_storm
 
 
 def test_overwriting_leaves_no_instant_without_a_checkpoint(tmp_path: pathlib.Path) -> None:
@@ -128,7 +130,7 @@ def test_a_killed_overwrite_leaves_the_old_checkpoint_or_the_new_one(
     path = tmp_path / "a"
     chance = random.Random(3)
     saved = -1
-    for _ in range(12):
+    for _ in range(in_a_storm(4)):
         program = """
 import itertools, sys, numpy as np
 import stepwell
@@ -137,13 +139,12 @@ for step in itertools.count(int(sys.argv[2])):
     ocp.save(sys.argv[1], {"x": np.full(50_000, step), "step": step}, overwrite=True)
     print(step, flush=True)
 """
-        with subprocess.Popen([sys.executable, "-c", program, str(path), str(saved + 1)],
-                              stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
-            saved = int(child.stdout.readline())
-            time.sleep(chance.random() * 0.1)
-            child.kill()
-            saved = max([saved, *map(int, child.stdout.read().split())])
+        child = forks.start(program, path, saved + 1)
+        saved = int(child.stdout.readline())
+        time.sleep(chance.random() * 0.1)
+        child.kill()
+        out, _ = child.communicate()
+        saved = max([saved, *map(int, out.split())])
         found = ocp.load(path)
         assert found["step"] in (saved, saved + 1) and (found["x"] == found["step"]).all()
         saved = found["step"]
@@ -245,8 +246,7 @@ checkpointer = ocp.training.Checkpointer(sys.argv[1])
 durable.remove = lambda path: os._exit(9)
 checkpointer.save(5, {"x": np.ones(3)}, overwrite=True, force=True)
 """
-    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=False)
-    assert done.returncode == 9
+    assert forks.run(program, tmp_path)[0] == 9
     with ocp.training.Checkpointer(tmp_path) as found:
         assert found.load(5)["x"].sum() == 3
         assert [each.step for each in found.checkpoints] == [5]

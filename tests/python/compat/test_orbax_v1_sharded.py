@@ -33,8 +33,8 @@ def check(loaded, sharding):
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 
 
-def test_sharded_states_onto_other_meshes(run_python: Any, tmp_path: pathlib.Path) -> None:
-    status, out, err = run_python(START + """
+def test_sharded_states_onto_other_meshes(run_jax: Any, tmp_path: pathlib.Path) -> None:
+    status, out, err = run_jax(START + """
 response = ocp.save_async(path, state)
 response.result()
 check(ocp.load(path), state["w"].sharding)
@@ -62,8 +62,8 @@ check(ocp.load(path + "_real"), state["w"].sharding)
     assert status == 0, err[-4000:]
 
 
-def test_a_checkpointer_under_set_mesh(run_python: Any, tmp_path: pathlib.Path) -> None:
-    status, out, err = run_python(START + """
+def test_a_checkpointer_under_set_mesh(run_jax: Any, tmp_path: pathlib.Path) -> None:
+    status, out, err = run_jax(START + """
 def init():
     return {"w": jnp.zeros((64, 8), out_sharding=P("data", "model")), "step": jnp.int32(0)}
 
@@ -83,11 +83,11 @@ with jax.set_mesh(jax.make_mesh((2, 4), ("data", "model"),
     assert status == 0, err[-4000:]
 
 
-def test_a_machine_with_fewer_devices_loads(run_python: Any, tmp_path: pathlib.Path) -> None:
+def test_a_machine_with_fewer_devices_loads(run_jax: Any, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "a")
-    status, out, err = run_python(START + "ocp.save(path, state)", path, **EIGHT)
+    status, out, err = run_jax(START + "ocp.save(path, state)", path, **EIGHT)
     assert status == 0, err[-4000:]
-    status, out, err = run_python("""
+    status, out, err = run_jax("""
 import sys, numpy as np, jax
 from stepwell.compat import orbax_v1 as ocp
 assert len(jax.devices()) == 1

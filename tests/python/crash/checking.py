@@ -9,10 +9,10 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
+import select
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -177,14 +177,12 @@ def fork(work: Callable[[], Any], scratch: str, output: str | None = None) -> in
 
 def waited(process: int, timeout: float) -> int | None:
     """Its exit status (negative: the signal), or None if it had to be killed."""
-    end = time.monotonic() + timeout
-    pause = 0.001
-    while time.monotonic() < end:
-        done, status = os.waitpid(process, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.02)
-    os.kill(process, signal.SIGABRT)
-    os.waitpid(process, 0)
-    return None
+    ended = os.pidfd_open(process)
+    try:
+        in_time = bool(select.select([ended], [], [], timeout)[0])
+    finally:
+        os.close(ended)
+    if not in_time:
+        os.kill(process, signal.SIGABRT)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return status if in_time else None

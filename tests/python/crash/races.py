@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -77,18 +76,27 @@ def run(race: Race, folder: str) -> list[str]:
     said: list[list[str]] = [[], []]
     if race.processes:
         world.close()
-        begin = time.time() + 0.3
+        ready, go = os.pipe(), os.pipe()  # each closes the first when it is ready
         children = []
         for i, side in enumerate(race.sides):
             def child(i: int = i, side: Sequence[Call] = side) -> None:
                 lines: list[str] = []
                 there = World(base)
-                _side(there, side, lambda: time.sleep(max(0.0, begin - time.time())), lines.append)
+                os.close(go[1])
+
+                def wait() -> None:
+                    os.close(ready[1])
+                    os.read(go[0], 1)
+
+                _side(there, side, wait, lines.append)
                 there.close()
                 with open(os.path.join(folder, f"said{i}"), "w", encoding="utf-8") as file:
                     file.write("\n".join(lines))
 
             children.append(checking.fork(child, folder, os.path.join(folder, "output")))
+        os.close(ready[1]), os.close(go[0])
+        os.read(ready[0], 1)
+        os.close(go[1]), os.close(ready[0])
         statuses = [checking.waited(child, 60) for child in children]
         if statuses != [0, 0]:
             output = open(os.path.join(folder, "output"), encoding="utf-8").read()

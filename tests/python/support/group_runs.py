@@ -4,10 +4,10 @@
 import json
 import pathlib
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
+
+import forks
 
 SCRIPT = pathlib.Path(__file__).with_name("group_process.py")
 
@@ -27,15 +27,13 @@ class Said:
 
 
 def start(script: pathlib.Path, processes: int, devices: int, *arguments: str
-          ) -> list[subprocess.Popen[str]]:
+          ) -> list[forks.Child]:
     """`devices`: of all processes together."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    return [subprocess.Popen(
-        [sys.executable, script, str(number), str(processes), str(port),
-         str(devices // processes), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for number in range(processes)]
+    return [forks.start(script, number, processes, port, devices // processes, *arguments)
+            for number in range(processes)]
 
 
 def machines(folder: pathlib.Path, *of_process: int) -> list[pathlib.Path]:
@@ -56,7 +54,7 @@ def run(root: pathlib.Path | list[pathlib.Path], acts: list[list[Any]], processe
     for child in start(SCRIPT, processes, devices, plan):
         out, err = child.communicate(timeout=300)
         lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        said.append(Said(child.returncode, lines, out + err))
+        said.append(Said(child.wait(), lines, out + err))
     return said
 
 
