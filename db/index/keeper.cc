@@ -99,13 +99,18 @@ void IndexKeeper::CatchUp() {
   const int64_t start_ns = options_.instruments->Now();
   const TraceSpan span(options_.instruments->trace.get(), Trace::Lane::kIndex, "index",
                        Trace::kNoStep);
-  const Status status = io::Guarded("follow the commits", [this] { return ApplyPending(); });
-  if (!status.ok()) GiveUp(status);
+  std::shared_ptr<Index> index;
+  const Status status = io::Guarded("follow the commits",
+                                    [&] { return ApplyPending(index = Opened(/*wait=*/true)); });
+  if (status.code() == StatusCode::kDataLoss) {
+    MakeAnew(index.get(), status);
+  } else if (!status.ok()) {
+    GiveUp(status);
+  }
   options_.instruments->index.Record(options_.instruments->Now() - start_ns);
 }
 
-Status IndexKeeper::ApplyPending() {
-  const std::shared_ptr<Index> index = Opened(/*wait=*/true);
+Status IndexKeeper::ApplyPending(const std::shared_ptr<Index>& index) {
   if (index == nullptr) return OkStatus();
   bool compared = false;
   {
@@ -204,7 +209,12 @@ std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
 }
 
 Status IndexKeeper::OpenNow(std::shared_ptr<Index>* opened) {
-  auto index = Index::Open(IndexOptions());
+  Status damage;
+  {
+    const std::lock_guard lock(mutex_);
+    damage = damage_;
+  }
+  auto index = damage.ok() ? Index::Open(IndexOptions()) : damage;
   if (!index.ok() && index.status().code() != StatusCode::kResourceExhausted) {
     Log(options_.log, LogLevel::kWarning,
         StrCat(options_.store_path,
@@ -229,18 +239,20 @@ void IndexKeeper::GiveUp(const Status& why) {
   pending_.clear();
 }
 
-// A reader found it: the log answers until the index has been made again.
-void IndexKeeper::Damaged(const Index* index, const Status& why) {
+// The log answers until it has been made again: once in a session, a disk that goes on like that
+// keeps none.
+void IndexKeeper::MakeAnew(const Index* index, const Status& why) {
+  bool again = false;
   {
     const std::lock_guard lock(mutex_);
     // A reader may outlive the store, whose index worker it must not give work any more.
     if (closing_ || state_ != State::kReady || index_.get() != index) return;
+    again = !damage_.ok();
+    damage_ = why;
     index_.reset();
     state_ = State::kUnused;
   }
-  Log(options_.log, LogLevel::kWarning,
-      StrCat(options_.store_path, ": the index is damaged (", why.message(),
-             "); reading from the log"));
+  if (again) return GiveUp(why);
   Queue();
 }
 
@@ -262,7 +274,7 @@ std::vector<StepTexts> IndexKeeper::Texts(const LiveSteps::List& steps) {
   }
   Status damage;
   auto texts = ReadTexts(live, *options_.files, index.get(), &damage);
-  if (!damage.ok()) Damaged(index.get(), damage);
+  if (!damage.ok()) MakeAnew(index.get(), damage);
   return texts;
 }
 

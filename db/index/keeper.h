@@ -62,13 +62,13 @@ class IndexKeeper {
   Index::Options IndexOptions() const;
   void Queue();
   void CatchUp();
-  Status ApplyPending();
+  Status ApplyPending(const std::shared_ptr<Index>& index);
   Status FindDifferences(Index* index);
   // Opens the index if need be; null: there is none, or another thread is opening it and this one
   // does not `wait`.
   std::shared_ptr<Index> Opened(bool wait);
   Status OpenNow(std::shared_ptr<Index>* opened);
-  void Damaged(const Index* index, const Status& why);
+  void MakeAnew(const Index* index, const Status& why);
   void GiveUp(const Status& why);
 
   const Options options_;
@@ -79,6 +79,7 @@ class IndexKeeper {
   bool compared_ = false;         // with what is live, since it was opened
   bool queued_ = false;           // CatchUp is on the index worker's list
   bool closing_ = false;
+  Status damage_;  // why the index was, or is to be, made anew in this session
   // Steps whose rows may differ from what is live, with their texts where these are at hand.
   std::map<uint64_t, std::shared_ptr<const StepTexts>> pending_;
 };

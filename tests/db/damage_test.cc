@@ -128,6 +128,47 @@ TEST_F(DamageTest, AFileOfTheIndexIsDeletedFlippedCutOrEmptied) {
   EXPECT_GE(cases, 4 * 5);  // at least CURRENT, MANIFEST, and SSTs
 }
 
+// Rows that opening does not look at.
+TEST_F(DamageTest, ARowOfTheIndexIsFlipped) {
+  constexpr uint64_t kRows = 300;
+  const std::string path = dir_ / "many";
+  std::map<uint64_t, std::string> wanted;
+  const auto metrics = [](Store* store) {
+    std::map<uint64_t, std::string> found;
+    const auto texts = store->Texts(SIZE_MAX);
+    EXPECT_OK(texts.status());
+    for (const StepTexts& each : *texts) found[each.step] = each.metrics_json;
+    return found;
+  };
+  {
+    auto store = Store::Open(path, PosixOptions());
+    ASSERT_OK(store.status());
+    for (uint64_t step = 0; step < kRows; ++step) {
+      ASSERT_OK(SaveSeeded(store->get(), step, step, SmallState())->Wait());
+      wanted[step] = MetricsOf(step);
+    }
+    WaitForIndex(store->get());
+    ASSERT_OK((*store)->Close());
+  }
+  uint64_t tables = 0;
+  for (const std::string& file : FilesIn(IndexPath(path))) {
+    if (!file.ends_with(".sst") || fs::file_size(file) < 4096) continue;
+    for (uint64_t at = 64; at < fs::file_size(file) / 2; at += 256) FlipByte(file, at, '\x10');
+    ++tables;
+  }
+  ASSERT_GT(tables, 0U);
+  {
+    auto store = Store::Open(path, ReaderOptions());
+    ASSERT_OK(store.status());
+    EXPECT_EQ(metrics(store->get()), wanted);
+  }
+  auto store = Store::Open(path, PosixOptions());
+  ASSERT_OK(store.status());
+  EXPECT_EQ(metrics(store->get()), wanted);
+  WaitForIndex(store->get());
+  EXPECT_EQ(metrics(store->get()), wanted) << "made anew";
+}
+
 TEST_F(DamageTest, AFlippedPayloadIsNamedAndAllElseLoads) {
   for (const uint64_t step : {uint64_t{0}, uint64_t{2}, uint64_t{5}}) {
     for (const char* leaf : {"b", "e"}) {
