@@ -56,7 +56,7 @@ void RoundTrip(CodecId codec, Input* input) {
   GuardedBytes in(AsBytes(logical));
   GuardedBytes out(format::PayloadBytesMax(codec, logical.size()));
   const auto payload = format::EncodePayload(codec, item_bytes, in.bytes(), out.bytes());
-  if (codec > CodecId::kLz4Frame) {
+  if (format::FindCodec(codec) == nullptr) {
     Check(!payload.ok(), "an unknown codec encodes");
     return;
   }

@@ -108,10 +108,9 @@ void Frames(Corpus* corpus) {
 
 void Codecs(Corpus* corpus) {
   const std::string logical = format::ExampleLogical();
-  for (const auto codec :
-       {format::CodecId::kRaw, format::CodecId::kBloscLz4, format::CodecId::kLz4Frame}) {
-    const auto number = static_cast<uint64_t>(codec) << 1;
-    std::string body = format::ExamplePayload(codec);
+  for (const format::CodecInfo& codec : format::Codecs()) {
+    const auto number = static_cast<uint64_t>(codec.id) << 1;
+    std::string body = format::ExamplePayload(codec.id);
     body.resize(body.size() - format::kCrcBytes);
     for (const uint64_t flags : {0U, 2U}) {
       corpus->Add("codec", Byte(number) + Byte(flags) + Little(logical.size()).substr(0, 4) + body);

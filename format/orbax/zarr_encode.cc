@@ -170,13 +170,14 @@ bool OrbaxHolds(DType dtype) {
 
 ZarrArray StepwellZarrArray(int zarr_format, DType dtype, Shape shape, Shape chunk_shape,
                             CodecId codec) {
-  STEPWELL_CHECK(codec == CodecId::kRaw || codec == CodecId::kBloscLz4, "a codec of arrays");
+  const CodecInfo* const known = FindCodec(codec);
+  STEPWELL_CHECK(known != nullptr && known->zarr != ZarrChain::kNone, "a codec of arrays");
   ZarrArray array;
   array.zarr_format = zarr_format;
   array.dtype = dtype;
   array.shape = std::move(shape);
   array.chunk_shape = std::move(chunk_shape);
-  if (codec == CodecId::kBloscLz4) {
+  if (known->zarr == ZarrChain::kBlosc) {
     const DTypeInfo* info = FindDType(dtype);
     array.codecs.compressor = ZarrCompressor::kBlosc;
     array.codecs.level = 5;

@@ -97,13 +97,12 @@ TEST(GoldenTest, FrameDecodes) {
 }
 
 TEST(GoldenTest, PayloadsDecode) {
-  for (const auto& [name, codec] : {std::pair{"payload_raw", CodecId::kRaw},
-                                    {"payload_blosc_lz4", CodecId::kBloscLz4},
-                                    {"payload_lz4_frame", CodecId::kLz4Frame}}) {
+  for (const CodecInfo& codec : Codecs()) {
+    const std::string name = StrCat("payload_", codec.name);
     const std::string payload = ReadGolden(name);
     std::string logical(ExampleLogical().size(), '\0');
     const MutableBytes out(reinterpret_cast<std::byte*>(logical.data()), logical.size());
-    EXPECT_TRUE(DecodePayload(codec, AsBytes(payload), out).ok()) << name;
+    EXPECT_TRUE(DecodePayload(codec.id, AsBytes(payload), out).ok()) << name;
     EXPECT_TRUE(logical == ExampleLogical()) << name;
   }
 }

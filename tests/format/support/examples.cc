@@ -297,7 +297,7 @@ std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> slot = EncodeSlot(ExampleSlot());
   const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
   const std::array<std::byte, kSlotBytes> tip_slot = EncodeSlot(ExampleTipSlot());
-  return {
+  std::vector<Golden> golden = {
       {"leaf_array", EncodeLeafValue(ExampleArray()), true},
       {"leaf_value", EncodeLeafValue(ExampleValue()), true},
       {"leaf_node", EncodeLeafValue(ExampleNode()), true},
@@ -326,10 +326,12 @@ std::vector<Golden> MakeGolden() {
       {"records_with_copy", ExampleRecordsRun(), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
       {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},
-      {"payload_raw", ExamplePayload(CodecId::kRaw), true},
-      {"payload_blosc_lz4", ExamplePayload(CodecId::kBloscLz4), false},
-      {"payload_lz4_frame", ExamplePayload(CodecId::kLz4Frame), false},
   };
+  for (const CodecInfo& codec : Codecs()) {
+    golden.push_back(
+        {StrCat("payload_", codec.name), ExamplePayload(codec.id), codec.encode == nullptr});
+  }
+  return golden;
 }
 
 }  // namespace stepwell::format
