@@ -68,7 +68,7 @@ void ReadLog(io::FileSystem* file_system) {
   for (uint64_t at = 0; at + format::kSlotBytes <= slots.size(); at += format::kSlotBytes) {
     const auto slot = format::DecodeSlot(AsBytes(slots).subspan(at, format::kSlotBytes));
     if (!slot.ok()) continue;
-    const auto marked = db::RecoverByMarks(*slot, files, nullptr);
+    auto marked = db::RecoverByMarks(*slot, files, nullptr);
     if (marked.ok()) {
       ReadSteps(*marked, files);
       (void)db::RecoverByMarks(*slot, files, &*marked);
