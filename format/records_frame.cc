@@ -79,13 +79,30 @@ uint32_t CountBelow(capnp::List<schema::Leaf>::Reader in, std::string_view key) 
   return low;
 }
 
-void ReadLeavesIn(const KeyRange& range, capnp::List<schema::Leaf>::Reader in,
-                  std::vector<LeafRecord>* records) {
-  const uint32_t begin = CountBelow(in, range.first);
-  const uint32_t end = range.end.empty() ? in.size() : CountBelow(in, range.end);
-  for (uint32_t i = begin; i < end; ++i) {
-    internal::ReadLeaf(in[i], true, &records->emplace_back());
-  }
+// The records of `Schema`'s leaves that are in the range. The search for it may look at 32 keys for
+// each end, any of which may be most of the message, and copies none; so it is a pass of its own.
+template <typename Schema>
+Result<std::vector<LeafRecord>> DecodeLeavesIn(std::string_view kind, ConstBytes bytes,
+                                               const KeyRange& range) {
+  constexpr size_t kTraversalsToSearch = 2 * 33;
+  using Places = std::pair<uint32_t, uint32_t>;
+  STEPWELL_ASSIGN_OR_RETURN(const Places places,
+                            (DecodeMessage<Schema, Places>(
+                                kind, bytes,
+                                [&range](typename Schema::Reader in, Places* found) {
+                                  const auto leaves = in.getLeaves();
+                                  found->first = CountBelow(leaves, range.first);
+                                  found->second = range.end.empty() ? leaves.size()
+                                                                    : CountBelow(leaves, range.end);
+                                },
+                                kTraversalsToSearch)));
+  return DecodeMessage<Schema, std::vector<LeafRecord>>(
+      kind, bytes, [&places](typename Schema::Reader in, std::vector<LeafRecord>* records) {
+        const auto leaves = in.getLeaves();
+        for (uint32_t i = places.first; i < places.second; ++i) {
+          internal::ReadLeaf(leaves[i], true, &records->emplace_back());
+        }
+      });
 }
 
 void ReadCommitHead(schema::Commit::Reader in, Commit* commit) {
@@ -300,10 +317,7 @@ Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes bytes) {
 }
 
 Result<std::vector<LeafRecord>> DecodeRecordsIn(ConstBytes bytes, const KeyRange& range) {
-  return DecodeMessage<schema::Records, std::vector<LeafRecord>>(
-      "records", bytes, [&range](schema::Records::Reader in, std::vector<LeafRecord>* records) {
-        ReadLeavesIn(range, in.getLeaves(), records);
-      });
+  return DecodeLeavesIn<schema::Records>("records", bytes, range);
 }
 
 std::string EncodeCommit(const Commit& commit) {
@@ -348,10 +362,7 @@ Result<CommitHead> DecodeCommitHead(ConstBytes bytes) {
 }
 
 Result<std::vector<LeafRecord>> DecodeCommitRecordsIn(ConstBytes bytes, const KeyRange& range) {
-  return DecodeMessage<schema::Commit, std::vector<LeafRecord>>(
-      "commit", bytes, [&range](schema::Commit::Reader in, std::vector<LeafRecord>* records) {
-        ReadLeavesIn(range, in.getLeaves(), records);
-      });
+  return DecodeLeavesIn<schema::Commit>("commit", bytes, range);
 }
 
 std::string EncodeDelete(const Delete& record) {

@@ -120,15 +120,17 @@ class MessageWords {
   std::unique_ptr<capnp::word[]> heap_;
 };
 
-// read(reader, value) may throw BadMessage or kj::Exception. `words_max`-like limits: the traversal
-// limit is twice the message, so that nothing can be amplified by pointers to one place.
+// read(reader, value) may throw BadMessage or kj::Exception. It may traverse so many times the
+// message: twice what it copies, so that nothing can be amplified by pointers to one place.
+inline constexpr size_t kTraversalsToCopy = 2;
 template <typename Schema, typename Value, typename Read>
-Result<Value> DecodeMessage(std::string_view kind, ConstBytes bytes, const Read& read) {
+Result<Value> DecodeMessage(std::string_view kind, ConstBytes bytes, const Read& read,
+                            size_t traversals_max = kTraversalsToCopy) {
   try {
     const MessageWords message(bytes);
     const kj::ArrayPtr<const capnp::word> words = message.words();
     capnp::ReaderOptions options;
-    options.traversalLimitInWords = 2 * words.size() + 64;
+    options.traversalLimitInWords = traversals_max * words.size() + 64;
     options.nestingLimit = kNestingMax;
     const kj::ArrayPtr<const capnp::word> segments[] = {words};
     capnp::SegmentArrayMessageReader reader(kj::arrayPtr(segments, 1), options);

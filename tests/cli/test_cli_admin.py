@@ -4,7 +4,6 @@
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -354,21 +353,9 @@ def store_without_frames(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_repair_restores_steps_from_the_index(tmp_path: pathlib.Path) -> None:
-    path = store_without_frames(tmp_path)
-    done = run("repair", path)
-    assert done.returncode == 0 and "the index had what they did" in done.stdout
-    assert [step["step"] for step in document("ls", path)["steps"]] == [1, 2]
-    # What they held went with the segment, too.
-    problems = document("verify", path, status=4)["problems"]
-    assert {(problem["step"], problem["path"]) for problem in problems} >= {(2, "w")}
-    assert ok("repair", path) == "nothing to repair\n"
-
-
 def test_repair_accepts_a_loss(tmp_path: pathlib.Path) -> None:
-    """The frames of two steps are gone, so are the copies of the first, and the index."""
+    """The frames of two steps are gone, and so are the copies of the first."""
     path = store_without_frames(tmp_path)
-    shutil.rmtree(path / "index")
     assert "repair --accept" in error("show", path, "1", status=4)
     done = run("repair", path)
     assert done.returncode == 4 and "--accept" in done.stdout

@@ -154,6 +154,28 @@ TEST(RecordsTest, RandomCommitsRoundTrip) {
   }
 }
 
+// A search looks at the same key more than once, which is not what a limit on copies is for.
+TEST(RecordsTest, AKeyThatIsMostOfAMessageIsFound) {
+  Commit commit = ExampleCommit();
+  LeafRecord leaf = ExampleNode();
+  commit.records.clear();
+  for (const std::string& name : {std::string("a"), std::string(900'000, 'b'), std::string("c")}) {
+    leaf.key = EncodeItem(name);
+    commit.records.push_back(leaf);
+  }
+  for (const LeafRecord& wanted : commit.records) {
+    const std::vector<LeafRecord> expected = {wanted};
+    for (const KeyRange& range : {KeysBelow(wanted.key), KeyAlone(wanted.key)}) {
+      const auto of_commit = DecodeCommitRecordsIn(AsBytes(EncodeCommit(commit)), range);
+      ASSERT_TRUE(of_commit.ok()) << of_commit.status().ToString();
+      EXPECT_TRUE(*of_commit == expected);
+      const auto of_block = DecodeRecordsIn(AsBytes(EncodeRecords(commit.records)), range);
+      ASSERT_TRUE(of_block.ok()) << of_block.status().ToString();
+      EXPECT_TRUE(*of_block == expected);
+    }
+  }
+}
+
 TEST(RecordsTest, RangesOfRecordsAreWhatFilteringGives) {
   Prng prng(2);
   for (int i = 0; i < 300; ++i) {

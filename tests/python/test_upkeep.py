@@ -188,7 +188,7 @@ def test_trace(path, tmp_path):
             if "step" in event["args"]:
                 stages[event["args"]["step"]].add(event["name"])
     for step in range(3):
-        assert stages[step] >= {"snapshot", "encode", "write", "commit", "sync", "index"}
+        assert stages[step] >= {"snapshot", "encode", "write", "commit", "sync"}
     assert where["snapshot"] == {"caller"} and where["index"] == {"index"}
     assert all(name.startswith("disk") for name in where["write"])
 
