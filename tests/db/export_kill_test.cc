@@ -168,8 +168,7 @@ class ExportKillTest : public ::testing::TestWithParam<ExportKillCase> {
 };
 
 TEST_P(ExportKillTest, NothingOrAllOfIt) {
-  const uint64_t storm = InAStorm(1);
-  const uint64_t stride = (GetParam().stride + storm - 1) / storm;
+  const uint64_t stride = Stride(GetParam().stride);
   uint64_t kills = 0;
   uint64_t stop = 1;
   for (bool killed = true; killed; stop += stride) {

@@ -50,12 +50,12 @@ INSTANTIATE_TEST_SUITE_P(
     Every, NthTest,
     ::testing::Combine(
         ::testing::Values(
-            Series{"Kill", {Kind::kKill, "all", 0, Until::kOnce}, 431},
-            Series{"DiskEio", {Kind::kError, "disk", EIO, Until::kOnce}, 149},
-            Series{"DiskEioFromThere", {Kind::kError, "disk", EIO, Until::kEnd}, 151},
-            Series{"DiskFull", {Kind::kError, "disk", ENOSPC, Until::kOnce}, 157},
-            Series{"NamesEio", {Kind::kError, "names", EIO, Until::kOnce}, 599},
-            Series{"NoDescriptors", {Kind::kError, "names", EMFILE, Until::kEnd}, 601},
+            Series{"Kill", {Kind::kKill, "all", 0, Until::kOnce}, 863},
+            Series{"DiskEio", {Kind::kError, "disk", EIO, Until::kOnce}, 271},
+            Series{"DiskEioFromThere", {Kind::kError, "disk", EIO, Until::kEnd}, 277},
+            Series{"DiskFull", {Kind::kError, "disk", ENOSPC, Until::kOnce}, 281},
+            Series{"NamesEio", {Kind::kError, "names", EIO, Until::kOnce}, 953},
+            Series{"NoDescriptors", {Kind::kError, "names", EMFILE, Until::kEnd}, 967},
             Series{"NoThread", {Kind::kError, "threads", EAGAIN, Until::kOnce}, 7, 2},
             Series{"NoThreads", {Kind::kError, "threads", EAGAIN, Until::kEnd}, 5, 2},
             Series{"NoBuffer", {Kind::kAlloc, "buffers", 0, Until::kOnce}, 3},

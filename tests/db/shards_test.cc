@@ -185,7 +185,7 @@ TEST_F(ShardsTest, RandomShardsComeBackAsTheArray) {
   Prng prng(1);
   for (const CodecPolicy codec : {CodecPolicy::kAuto, CodecPolicy::kBlosc, CodecPolicy::kRaw}) {
     auto store = Open(codec);
-    for (int round = 0; round < 25; ++round) {
+    for (uint64_t round = 0; round < InAStorm(8); ++round) {
       SaveRequest request;
       request.step = next_step_++;
       request.items.push_back({.name = "state", .leaves = {}});

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -17,6 +16,7 @@
 #include "db/store.h"
 #include "format/key.h"
 #include "tests/io/support/expect_ok.h"
+#include "tests/storm.h"
 
 namespace stepwell::db {
 
@@ -168,12 +168,6 @@ inline std::vector<uint64_t> StepNumbers(Store* store) {
   if (!steps.ok()) return numbers;
   for (const auto& step : *steps) numbers.push_back(step.step);
   return numbers;
-}
-
-// How often a test does what it repeats: $STEPWELL_STORM times as often in a storm of tests/soak.
-inline uint64_t InAStorm(uint64_t usual) {
-  const char* const times = std::getenv("STEPWELL_STORM");
-  return usual * (times == nullptr ? 1 : std::strtoull(times, nullptr, 10));
 }
 
 class TempDir {
