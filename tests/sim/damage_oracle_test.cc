@@ -293,15 +293,15 @@ TEST_P(DamageOracle, AnOlderSegmentBesideANewerLog) {
       };
       Apply(&tally, "an older version", region, true, put);
       for (const size_t j : {i, static_cast<size_t>(prng.Below(states.size()))}) {
-        // The newest files are as old as STEPWELL, or newer: no trace is left of anything later, so
-        // this is a backup that was restored.
-        const bool is_backup = region == "the last segment" && j <= i;
+        // No trace is left of anything later than both, so this is a backup that was restored: of
+        // when the segment was so, or of STEPWELL's last frame, of which it has the copy.
+        const bool is_backup = region == "the last segment";
         const auto both = [&](SimWorld* world) {
           put(world);
           EXPECT_TRUE(world->Poke(kSlots, 0, AsBytes(states[j].slots)));
         };
         ApplyStale(&tally, "an older version and an older STEPWELL", region,
-                   is_backup ? &states[i] : nullptr, both);
+                   is_backup ? &states[std::max(i, j)] : nullptr, both);
       }
       for (uint64_t offset = 0; offset < std::min(bytes.size(), newer->second.size());
            offset += kBlock) {
