@@ -22,7 +22,7 @@ PyArray_Descr* Descriptor(const LeafRecord& record) {
   return reinterpret_cast<PyArray_Descr*>(DTypeOf(record));
 }
 
-// ValueError for what is not a box of the array.
+// Raises ValueError where start and stop do not bound a box of the array.
 format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
   bool fits = record.kind == LeafKind::kArray && start.size() == record.shape.size() &&
               stop.size() == record.shape.size();

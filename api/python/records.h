@@ -46,7 +46,7 @@ PyObject* DTypeOf(const format::LeafRecord& record);
 // A component as a dict has it, and as (type, value).
 nanobind::object KeyObject(const format::PathComponent& component);
 nanobind::object ComponentObject(const format::PathComponent& component);
-// A value that is no array, from its bytes (loading.cc).
+// Decodes a value of Python, such as an int or a str, from its stored bytes (loading.cc).
 nanobind::object ValueObject(format::ValueType type, nanobind::bytes data);
 
 }  // namespace stepwell::python

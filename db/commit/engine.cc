@@ -123,7 +123,7 @@ void Engine::Pump() {
   if (reclaim_.has_waiters()) reclaim_.Continue();
   if (batch_ == nullptr && log_ != nullptr) {
     ForgetFailedWrites();
-    // Also those that only failed saves have begun: what is sealed unnoted nobody would give back.
+    // A failed save may have begun one. Reclaim knows the segments that were noted, and no other.
     if (log_->open_segments().size() > 1) NoteSegments();
     if (Status status = log_->SealIdle(/*all=*/false); !status.ok()) {
       options_.freeze->Trip(status);

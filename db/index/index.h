@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The index: RocksDB as the view across steps. Only this room includes rocksdb headers.
 //
-// The log alone says what is in a step. A row of the index repeats what a step's commit frame says
-// of it, so that a question about all steps costs one scan instead of a frame each. A row counts
-// only with the commit number and the frame CRC of the live step. There is no WAL: what was not
-// flushed is missing after a crash, and a row that is missing is read from its frame. Every call
-// may fail; then the log answers.
+// The log alone says what is in a step. A row of the index repeats the texts of a step's commit
+// frame, so that a question about all steps costs one scan instead of a frame each. A row counts
+// only if it has the commit number and the frame CRC of the live step. RocksDB has no WAL here:
+// after a crash the rows that were not flushed are missing, and readers read those frames. Every
+// call may fail; then the log answers.
 //
 // All calls block. Apply, Flush and the destructor on one thread at a time; Scan on any.
 #pragma once

@@ -153,8 +153,8 @@ Status IndexKeeper::ApplyPending(const std::shared_ptr<Index>& index) {
   return OkStatus();
 }
 
-// Between the index as it was opened and what is live: what was not flushed, what another writer
-// without an index did.
+// Lists the steps whose rows differ from the live set: rows that a crash took before they were
+// flushed, and changes by a writer that had no index.
 Status IndexKeeper::FindDifferences(Index* index) {
   const LiveSteps::List live = options_.live->All();
   std::vector<uint64_t> different;

@@ -32,8 +32,6 @@ class Entries {
   void Add(const LiveStep& live) {
     format::LiveCommit& entry = current_.live.emplace_back();
     entry.step = live.record;
-    entry.step.metadata_json.clear();
-    entry.step.metrics_json.clear();
     entry.place = live.place;
     Count(EstimatedBytes(entry.step));
   }

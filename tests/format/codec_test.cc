@@ -98,7 +98,7 @@ TEST(CodecTest, BadArgumentsAreRefused) {
 }
 
 // A read that brings another intact chunk (stale or misdirected) must not pass: each payload's own
-// trailer is right, so only the index's checksum can tell.
+// trailer is right, so only the record's checksum can tell.
 TEST(CodecTest, SwappedChunksAreFound) {
   Prng prng(3);
   for (const CodecInfo& info : Codecs()) {

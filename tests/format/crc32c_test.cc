@@ -53,7 +53,7 @@ TEST(Crc32cTest, ExtendsAcrossAnyCut) {
   }
 }
 
-// Why the index's checksum leaves the trailer out: with it, every intact chunk would have the same.
+// Why a record's checksum leaves the trailer out: with it, every intact chunk would have the same.
 TEST(Crc32cTest, OverItsOwnTrailerIsAConstant) {
   Prng prng(3);
   for (size_t size : {size_t{0}, size_t{1}, size_t{100}, size_t{4096}}) {
