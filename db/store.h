@@ -208,6 +208,9 @@ class StoreReader {
   virtual Result<std::optional<uint64_t>> Newest() = 0;
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
+  // The newest step of one instant, whatever is deleted or replaced meanwhile; null in a store
+  // without steps. kDataLoss as Newest().
+  virtual Result<std::shared_ptr<StepReader>> ReadNewest() = 0;
   virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   // `changed` is called after every commit; it must only post, as it runs under a lock of the
@@ -299,6 +302,7 @@ class Store : public StoreReader, public StoreWriter, public GroupPart {
   // fail with kFailedPrecondition. Returns the first error not yet reported.
   virtual Status Close() = 0;
 
+  Result<std::shared_ptr<StepReader>> ReadNewest() final;
   Result<VerifyReport> Verify(const VerifyOptions& options) final {
     return VerifyWith(options, /*others=*/true);
   }
@@ -307,6 +311,8 @@ class Store : public StoreReader, public StoreWriter, public GroupPart {
   }
 
  private:
+  // kNotFound: it went while it was looked up, in another part's store or where there is no pin.
+  virtual Result<std::shared_ptr<StepReader>> ReadNewestNow() = 0;
   // `others`: the other parts of steps of many processes, too.
   virtual Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) = 0;
 };

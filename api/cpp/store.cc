@@ -81,18 +81,10 @@ Result<Step> Store::Read(uint64_t step) {
 }
 
 Result<Step> Store::ReadLatest() {
-  // The newest may be deleted between the two calls, once the next one is there.
-  constexpr int kTriesMax = 16;
-  Status status;
-  for (int i = 0; i < kTriesMax; ++i) {
-    STEPWELL_CHECK_OPEN_();
-    STEPWELL_ASSIGN_OR_RETURN(const auto newest, core_->store->Newest());
-    if (!newest) return NotFoundError(core_->store->path() + " has no steps yet");
-    Result<Step> step = Read(*newest);
-    if (step.status().code() != StatusCode::kNotFound) return step;
-    status = step.status();
-  }
-  return status;
+  STEPWELL_CHECK_OPEN_();
+  STEPWELL_ASSIGN_OR_RETURN(auto reader, core_->store->ReadNewest());
+  if (reader == nullptr) return NotFoundError(core_->store->path() + " has no steps yet");
+  return Step(std::make_shared<Step::Impl>(core_, std::move(reader)));
 }
 
 Status Store::Delete(const std::vector<uint64_t>& steps) {

@@ -143,18 +143,9 @@ class Core {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
   }
 
-  // None without a step. The newest one may be deleted in the instant between: then another is.
+  // None without a step.
   std::unique_ptr<Reader> ReadNewest() {
-    auto reader = Call([&]() -> Result<std::shared_ptr<db::StepReader>> {
-      std::optional<uint64_t> before;
-      while (true) {
-        STEPWELL_ASSIGN_OR_RETURN(const std::optional<uint64_t> newest, store_->Newest());
-        if (!newest) return std::shared_ptr<db::StepReader>();
-        auto found = store_->Read(*newest);
-        if (found.status().code() != StatusCode::kNotFound || before == newest) return found;
-        before = newest;
-      }
-    });
+    auto reader = Call([&] { return store_->ReadNewest(); });
     return reader == nullptr ? nullptr : std::make_unique<Reader>(std::move(reader));
   }
 

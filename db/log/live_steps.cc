@@ -107,6 +107,13 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
   return {it->second, std::make_shared<Pin>(this, tip_)};
 }
 
+LiveSteps::Pinned LiveSteps::FindNewestAndPin() {
+  const std::lock_guard lock(mutex_);
+  if (steps_.empty()) return {};
+  pins_.insert(tip_);
+  return {steps_.rbegin()->second, std::make_shared<Pin>(this, tip_)};
+}
+
 std::pair<LiveSteps::List, std::shared_ptr<LiveSteps::Pin>> LiveSteps::AllAndPin() {
   const std::lock_guard lock(mutex_);
   pins_.insert(tip_);

@@ -82,6 +82,7 @@ class LiveSteps {
   size_t CountNeeding() const;
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
+  Pinned FindNewestAndPin();
 
   // Engine thread: one committed change.
   struct Change {

@@ -273,4 +273,14 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreO
   return store;
 }
 
+// What goes while it is looked up is not the newest any more. In a store that keeps some steps, the
+// next look finds another.
+Result<std::shared_ptr<StepReader>> Store::ReadNewest() {
+  constexpr int kLooksMax = 16;
+  for (int look = 1;; ++look) {
+    auto found = ReadNewestNow();
+    if (found.status().code() != StatusCode::kNotFound || look == kLooksMax) return found;
+  }
+}
+
 }  // namespace stepwell::db

@@ -124,6 +124,19 @@ Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(uint64_t step) {
 
 Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(auto own, ReadShare(step));
+  return WithOtherParts(std::move(own));
+}
+
+Result<std::shared_ptr<StepReader>> ReaderStore::ReadNewestNow() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path(), view->log->losses));
+  const auto& live = view->log->live;
+  if (live.empty()) return std::shared_ptr<StepReader>();
+  STEPWELL_ASSIGN_OR_RETURN(auto own, log_->Read(view, live.rbegin()->second));
+  return WithOtherParts(std::move(own));
+}
+
+Result<std::shared_ptr<StepReader>> ReaderStore::WithOtherParts(std::shared_ptr<StepReader> own) {
   const format::StepRecord record = own->step();
   if (!HasOtherParts(record)) return own;
   return ReadWithParts(std::move(own), parts_, source().restorer.get(), path(),

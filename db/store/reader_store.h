@@ -60,6 +60,8 @@ class ReaderStore final : public Store {
 
  private:
   ReaderStore(const StoreOptions& options, std::unique_ptr<LogFollower> log);
+  Result<std::shared_ptr<StepReader>> ReadNewestNow() override;
+  Result<std::shared_ptr<StepReader>> WithOtherParts(std::shared_ptr<StepReader> own);
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
   Result<ReclaimReport> AskWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }

@@ -52,8 +52,21 @@ Result<std::optional<uint64_t>> WriterStore::Newest() {
 
 Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(auto own, ReadShare(step));
+  return WithOtherParts(std::move(own));
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::ReadNewestNow() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path_, core_->live.Losses()));
+  LiveSteps::Pinned pinned = core_->live.FindNewestAndPin();
+  if (pinned.step == nullptr) return std::shared_ptr<StepReader>();
+  STEPWELL_ASSIGN_OR_RETURN(auto own, ReadPinned(std::move(pinned)));
+  return WithOtherParts(std::move(own));
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::WithOtherParts(std::shared_ptr<StepReader> own) {
   if (!HasOtherParts(own->step())) return own;
-  const auto is_there = [this, step, commit = own->step().commit] {
+  const auto is_there = [this, step = own->step().step, commit = own->step().commit] {
     const auto live = core_->live.Find(step);
     return live != nullptr && live->record.commit == commit;
   };
@@ -63,8 +76,13 @@ Result<std::shared_ptr<StepReader>> WriterStore::Read(uint64_t step) {
 Result<std::shared_ptr<StepReader>> WriterStore::ReadShare(uint64_t step) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   LiveSteps::Pinned pinned = core_->live.FindAndPin(step);
+  if (pinned.step == nullptr) return MissingStep(NoStep(step), core_->live.Losses());
+  return ReadPinned(std::move(pinned));
+}
+
+Result<std::shared_ptr<StepReader>> WriterStore::ReadPinned(LiveSteps::Pinned pinned) {
+  const uint64_t step = pinned.step->record.step;
   const auto losses = core_->live.Losses();
-  if (pinned.step == nullptr) return MissingStep(NoStep(step), losses);
   if (const auto* loss = LossAfter(losses, pinned.step->record.commit)) {
     return LossError(path_, step, *loss);
   }

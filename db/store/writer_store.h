@@ -95,6 +95,9 @@ class WriterStore final : public Store {
 
   class CallInFlight;
 
+  Result<std::shared_ptr<StepReader>> ReadNewestNow() override;
+  Result<std::shared_ptr<StepReader>> ReadPinned(LiveSteps::Pinned pinned);
+  Result<std::shared_ptr<StepReader>> WithOtherParts(std::shared_ptr<StepReader> own);
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
   void ScopeTasks();
   Status Recover();

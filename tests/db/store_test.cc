@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <thread>
@@ -302,6 +303,38 @@ INSTANTIATE_TEST_SUITE_P(Disks, StoreTest,
                          [](const auto& param) {
                            return param.param == io::DiskKind::kUring ? "Uring" : "Posix";
                          });
+
+// The newest step comes and goes, so that a look and a read of two instants would miss it.
+TEST(ReadNewestTest, IsOfOneInstant) {
+  const TempDir dir;
+  auto store = Store::Open(dir / "run", {});
+  ASSERT_OK(store.status());
+  const std::vector<LeafSpec> specs = {{"a", {7}, false, false}};
+  ASSERT_OK((*store)->ReadNewest().status());
+  EXPECT_EQ(*(*store)->ReadNewest(), nullptr);
+  ASSERT_OK(SaveSeeded(store->get(), 3, 3, specs)->Wait());
+  StoreOptions reading;
+  reading.read_only = true;
+  const auto reader = Store::Open(dir / "run", reading);
+  ASSERT_OK(reader.status());
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) {
+      EXPECT_OK(SaveSeeded(store->get(), 9, 9, specs)->Wait());
+      EXPECT_OK((*store)->Delete(std::vector<uint64_t>{9}));
+    }
+  });
+  for (int i = 0; i < 1500; ++i) {
+    for (Store* one : {store->get(), reader->get()}) {
+      const auto newest = one->ReadNewest();
+      EXPECT_OK(newest.status());
+      const uint64_t step = newest.ok() && *newest != nullptr ? (*newest)->step().step : 0;
+      EXPECT_TRUE(step == 3 || step == 9) << step;
+    }
+  }
+  done = true;
+  other.join();
+}
 
 }  // namespace
 }  // namespace stepwell::db
