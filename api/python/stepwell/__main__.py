@@ -150,7 +150,7 @@ def _options(pairs: list[str]) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """As an index of a store: -1 is the newest step."""
+    """Takes a number as a store's index does: -1 is the newest step."""
     step = _step(text)
     return -1 if step is None else step
 

@@ -17,7 +17,8 @@ _MADE = "branch"  # in the temporary directory
 
 
 def path_of(store: str, name: str) -> str:
-    """Where the branch `name` of the store at `store` is. Raises InvalidArgumentError."""
+    """Returns the path of the branch `name` of the store at `store`. Raises
+    InvalidArgumentError."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name) or (
             name.endswith("-tmp")):
         raise InvalidArgumentError(

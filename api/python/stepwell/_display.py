@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What notebooks show: small tables, and dicts that unfold for Treescope."""
+"""Displays in notebooks: small tables, and dicts that unfold for Treescope."""
 
 from __future__ import annotations
 

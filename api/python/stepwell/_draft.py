@@ -67,7 +67,7 @@ class Draft(NotCopied):
 
     @property
     def parts(self) -> int:
-        """How many parts were added."""
+        """The number of parts that were added."""
         self._forget_failed()
         return len(self._leaves)
 
@@ -162,7 +162,7 @@ class Draft(NotCopied):
 
 
 def _merge(one: Any, other: Any) -> Any:
-    """What several parts have of a dict; views of stored nodes, whose leaves differ."""
+    """Merges the dicts of several parts; views of stored nodes, whose leaves differ."""
     merged = dict(one) if isinstance(one, dict) else _children(one)
     for key, child in _children(other).items():
         merged[key] = _merge(merged[key], child) if key in merged else child
@@ -198,8 +198,8 @@ def draft(self: OpenStore, step: SupportsIndex) -> Draft:
 
 
 def settle(self: OpenStore) -> None:
-    """What processes that died in `finalize` left: a draft whose step was committed goes. Called at
-    each open for writing."""
+    """Settles drafts that processes which died in `finalize` left: a draft whose step was committed
+    goes. Called at each open for writing."""
     folder = os.path.join(self.path, DRAFTS)
     if os.path.islink(folder) or not os.path.isdir(folder):
         return

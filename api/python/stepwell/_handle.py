@@ -16,8 +16,8 @@ _RAISED_MAX = 1000  # texts of errors that are not raised again
 
 
 class Tracked:
-    """What a handle and its store share. The store does not know the handle, which knows it: a
-    store that is simply dropped goes at once, not with the next garbage collection."""
+    """The state that a handle and its store share. The store does not know the handle, which knows
+    it: a store that is simply dropped goes at once, not with the next garbage collection."""
 
     def __init__(self, handle: service.Operation) -> None:
         self.handle = handle
@@ -41,7 +41,7 @@ class Pending:
         self._saves.append(save)
 
     def steps(self) -> list[int]:
-        """Of the saves that are under way."""
+        """The steps of the saves that are under way."""
         return [save.handle.step for save in list(self._saves) if not save.handle.done()]
 
     def wait(self) -> None:
@@ -71,7 +71,7 @@ class Pending:
         return first
 
     def is_known(self, error: Error) -> bool:
-        """Whether an error of close only repeats one that was raised before."""
+        """Returns true if an error of close only repeats one that was raised before."""
         text = str(error)
         return any(text in known or known in text for known in self._raised)
 
@@ -131,11 +131,11 @@ class SaveHandle(NotCopied):
 
     @property
     def skipped(self) -> bool:
-        """Whether `if_exists="skip"` met a step that was there."""
+        """True if `if_exists="skip"` met a step that was there."""
         return self._save.handle.skipped
 
     def done(self) -> bool:
-        """Whether it has finished, well or not."""
+        """True once it has finished, well or not."""
         self._store._check_fork()
         return self._save.handle.done()
 

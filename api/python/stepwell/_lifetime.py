@@ -68,7 +68,8 @@ def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: f
 
 
 class How(NamedTuple):
-    """How a store is opened. `disks` of None: by this process alone, whatever others there are."""
+    """The options with which a store is opened. `disks` of None: by this process alone, whatever
+    others there are."""
 
     path: str
     read_only: bool
@@ -78,7 +79,7 @@ class How(NamedTuple):
 
 
 class OpenStore(NotCopied):
-    """What every method of a Store stands on. A context manager that closes."""
+    """The ground of every method of a Store. A context manager that closes."""
 
     _closed = True  # until it is open: __del__ may run before
 
@@ -149,7 +150,7 @@ class OpenStore(NotCopied):
                 "use it. Open the store again in this process (mode 'r' works beside a writer)")
 
     def _check(self) -> None:
-        """What each call does first: refuses a closed or forked store, raises background errors."""
+        """Starts each call: refuses a closed or forked store, raises background errors."""
         self._check_open()
         if self._pending:
             self._raise_background()
@@ -373,7 +374,8 @@ class OpenStore(NotCopied):
         return self._track(operation)
 
     def _begin(self, policy: SavePolicy | None, metadata: bytes | None) -> None:
-        """What `open` was told and the engine does not know. Closes the store where that fails."""
+        """Applies the arguments of `open` that the engine does not know. Closes the store if that
+        fails."""
         try:
             self._decider = Decider(policy, self.path)
             if metadata is not None:
@@ -384,14 +386,15 @@ class OpenStore(NotCopied):
 
     @property
     def metadata(self) -> Any:
-        """What `open(metadata=)` was given last, in whichever session; None for none. With local
-        disks this is collective. Raises CorruptionError if the file METADATA is damaged."""
+        """The dict that `open(metadata=)` was given last, in whichever session; None for none. With
+        local disks this is collective. Raises CorruptionError if the file METADATA is damaged."""
         self._check()
         return metadata_of(self._backend, self.path)
 
     def should_save(self, step: SupportsIndex) -> bool:
-        """Whether the policy `open(save=)` wants this step saved; ask before each save. A step that
-        exists, or is not above the newest one, is not wanted. Without a policy every other is.
+        """Returns true if the policy `open(save=)` wants this step saved; ask before each save. A
+        step that exists, or is not above the newest one, is not wanted. Without a policy every
+        other is.
 
         In a store of several processes this is collective if the policy depends on time or signals;
         process 0's clock decides.
@@ -403,6 +406,6 @@ class OpenStore(NotCopied):
 
     @property
     def preempted(self) -> bool:
-        """Whether a signal of `policy.SaveOnPreemption` came before the last call of `should_save`
+        """True if a signal of `policy.SaveOnPreemption` came before the last call of `should_save`
         or `save`: the step that they were for is the last one to train."""
         return self._decider.preempted

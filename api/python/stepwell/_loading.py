@@ -135,7 +135,7 @@ class Loading(OpenStore):
 
     def _load(self, step: SupportsIndex | None, request: LoadRequest, on_corrupt: OnCorrupt,
               source: Source | None = None) -> tuple[Any, int]:
-        """What was loaded, and of which step."""
+        """Returns the loaded tree and its step."""
         if on_corrupt not in ("raise", "previous"):
             raise InvalidArgumentError(
                 f"on_corrupt must be 'raise' or 'previous', not {brief(on_corrupt)}")
@@ -187,7 +187,7 @@ class Loading(OpenStore):
                                       unexpected, rename, None)
         latest = self._latest_of_all()
         if latest is None:
-            # Of headers, too.
+            # Damaged headers are among the problems, too.
             problems = self._backend.recovery().problems
             if problems:
                 raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "

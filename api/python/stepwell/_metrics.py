@@ -25,8 +25,9 @@ def metrics_of_all(backend: Backend) -> dict[int, Any]:
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:
-    """As the policy BestN ranks them: of equal values the higher step is better. None without a
-    finite value. InvalidArgumentError names the metrics that there are, if no step has this one."""
+    """Finds the best step, as the policy BestN ranks them: of equal values the higher step is
+    better. None without a finite value. InvalidArgumentError names the metrics that there are, if
+    no step has this one."""
     if not isinstance(metric, str) or not metric:
         raise InvalidArgumentError(f"metric must be the name of one, not {metric!r}")
     if mode not in ("min", "max"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Store.retention` returns."""
+"""The results of `Store.retention`."""
 
 from __future__ import annotations
 

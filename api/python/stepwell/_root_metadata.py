@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `open(metadata=)` says of a whole store: the file METADATA in its directory.
+"""Reads and writes the file METADATA in a store's directory, which holds `open(metadata=)`.
 
 A crash leaves the old file or the new one. What is in the directory is not trusted: the file must
 be a plain one, not a link, and a JSON object of bounded size.
@@ -26,7 +26,7 @@ _BYTES_MAX = 1 << 20
 
 
 def metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
-    """As the file has it. Raises InvalidArgumentError."""
+    """Encodes the file. Raises InvalidArgumentError."""
     data = json_text(metadata, "metadata").encode()
     if len(data) > _BYTES_MAX:
         raise InvalidArgumentError(f"metadata takes {len(data):,} bytes as JSON; a store's has at "

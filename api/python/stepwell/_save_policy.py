@@ -13,7 +13,7 @@ from .errors import InvalidArgumentError
 
 
 class Moment(NamedTuple):
-    """What a policy looks at."""
+    """The facts that a policy looks at."""
 
     step: int
     idle: bool  # no save is under way
@@ -176,5 +176,5 @@ def signals_of(policy: SavePolicy | None) -> list[int]:
 
 
 def is_alike(policy: SavePolicy | None) -> bool:
-    """Whether every process comes to the same answer by itself."""
+    """True if every process comes to the same answer by itself."""
     return policy is None or all(part._alike for part in policy._parts)

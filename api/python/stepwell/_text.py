@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages show values and lists: never a whole array, never thousands of lines."""
+"""Shows values and lists in messages: never a whole array, never thousands of lines."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def _info(tree: StepTree, number: int, record: Record) -> LeafInfo:
 
 
 class Tree(Mapping[str, LeafInfo]):
-    """What a step holds: path -> LeafInfo, in key order. Printing it gives a table; of more than 40
-    leaves the first and the last 20, and `table()` has all."""
+    """The contents of a step: path -> LeafInfo, in key order. Printing it gives a table; of more
+    than 40 leaves the first and the last 20, and `table()` has all."""
 
     def __init__(self, tree: StepTree, step: int) -> None:
         self.step = step
@@ -214,7 +214,7 @@ def _reader(source: Source) -> Read:
 
 def _found(source: Source, selection: Selection, step: Source,
            above: list[Component] | None = None) -> Any:
-    """What a path names; for a glob a dict by path, from the node `above` on."""
+    """Returns the value that a path names; for a glob a dict by path, from the node `above` on."""
     if selection.number is not None:
         return view_of(source, selection.number, step)
     start = source.tree.at(above) if above is not None else None
@@ -306,13 +306,13 @@ class StepView(NotCopied):
 
     @property
     def metadata(self) -> Any:
-        """What `save(metadata=)` was given (JSON); None for none."""
+        """The value that `save(metadata=)` was given (JSON); None for none."""
         text = self._source.reader.metadata_json
         return json.loads(text) if text else None
 
     @property
     def metrics(self) -> Any:
-        """What `save(metrics=)` was given (JSON); None for none."""
+        """The value that `save(metrics=)` was given (JSON); None for none."""
         text = self._source.reader.metrics_json
         return json.loads(text) if text else None
 
@@ -344,7 +344,7 @@ class StepView(NotCopied):
 
     @property
     def pinned(self) -> bool:
-        """Whether the step was pinned (`Store.pin`) when it was opened."""
+        """True if the step was pinned (`Store.pin`) when it was opened."""
         return self._source.reader.pinned
 
     @property

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store asks of the processes that have it open: the protocol, and that of one process."""
+"""The protocol between a store and the processes that have it open, and its form for one
+process."""

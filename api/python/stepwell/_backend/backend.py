@@ -47,11 +47,11 @@ class Backend(Protocol):
         """Deletes steps, or items of them; pins or unpins steps. Waits for it."""
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
-        """What `work` gives on process 0, which alone runs it; JSON."""
+        """Runs `work` on process 0 alone and gives its result, which is JSON, to all."""
 
     @property
     def leads(self) -> bool:
-        """Whether this is process 0."""
+        """True on process 0."""
 
     def gather(self, word: int, what: str) -> list[int]:
         """The words of all processes, which call this together."""
@@ -59,14 +59,14 @@ class Backend(Protocol):
     def steps(self) -> list[StepSummary]: ...
 
     def step_numbers(self, last: int | None = None) -> list[int]:
-        """Of the `last` highest steps, or of all, ascending."""
+        """Returns the `last` highest steps, or all, ascending."""
 
     def newest(self) -> int | None: ...
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
 
     def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
-        """Of the newest step; None without any."""
+        """Returns the source of the newest step; None without any."""
 
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
@@ -86,7 +86,7 @@ class Backend(Protocol):
 
 
 class CoreReads:
-    """What a core that has all parts of every step answers by itself."""
+    """Reads that a core which has all parts of every step answers by itself."""
 
     def __init__(self, core: _stepwell.Core) -> None:
         self._core = core

@@ -38,7 +38,7 @@ class ExportedLeaf(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What `Store.export` made.
+    """Describes a checkpoint that `Store.export` made.
 
     path: the checkpoint. mode: how it came by its bytes.
     leaf_type: what `leaves` was, or None meant: "numpy" or "jax" arrays.
@@ -142,8 +142,8 @@ def _is_here(sharding: str, names: set[str], ids: set[int]) -> bool:
 
 
 def default_leaves(reader: _stepwell.Reader) -> Leaves:
-    """What loads without a target on this machine: jax.Arrays only where JAX is in use and has
-    every device that they were on."""
+    """Chooses the type for loads without a target on this machine: jax.Arrays only where JAX is in
+    use and has every device that they were on."""
     jax = sys.modules.get("jax")
     if jax is None or not hasattr(jax, "local_devices"):
         return "numpy"

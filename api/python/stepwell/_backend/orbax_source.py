@@ -54,7 +54,7 @@ def check_new(path: str, steps: Iterable[StepSummary], step: int, if_exists: str
 
 
 class OrbaxSource(NamedTuple):
-    """What an import was asked for: the path, the step's number if given, names of items."""
+    """The request of an import: the path, the step's number if given, names of items."""
 
     path: str
     step: int | None

@@ -69,7 +69,7 @@ class Coordinator:
 
 
 class _LocalClient:
-    """As JAX's client, in a run of this process alone: nothing comes while it waits."""
+    """Stands in for JAX's client in a run of this process alone: nothing comes while it waits."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
@@ -91,7 +91,8 @@ class _LocalClient:
 
 
 def current() -> Coordinator | None:
-    """Of this run; None unless `jax.distributed` is initialised with several processes."""
+    """Returns this run's coordinator; None unless `jax.distributed` is initialised with several
+    processes."""
     distributed = sys.modules.get("jax._src.distributed")
     state = getattr(distributed, "global_state", None)
     if state is None or state.client is None or (state.num_processes or 1) < 2:
@@ -100,7 +101,7 @@ def current() -> Coordinator | None:
 
 
 def part_path(root: str, part: int) -> str:
-    """Where db::PartPath says."""
+    """Returns the path that db::PartPath gives."""
     return root if part == 0 else os.path.join(root, f"process_{part}")
 
 
@@ -151,7 +152,7 @@ class Alive:
         self._stop = threading.Event()
 
     def begin(self) -> None:
-        """As often as `end`."""
+        """Calls of `begin` and `end` must balance."""
         with self._lock:
             self._busy += 1
             if self._busy == 1:
@@ -183,7 +184,7 @@ class Alive:
 
 
 def wait_for(coordinator: Coordinator, key: str, process: int, timeout: float, what: str) -> str:
-    """What `process` puts at `key`."""
+    """Waits for the value that `process` puts at `key`."""
     value = coordinator.get(key, timeout)
     if value is None:
         raise PeerError(f"process {process} of {coordinator.count} did not answer within "

@@ -55,7 +55,7 @@ class _Incoming:
         self._at = 0
 
     def take(self, data: Array) -> None:
-        """What is behind the last array is padding."""
+        """Takes the next arrays. Bytes behind the last array are padding."""
         while data.size and (self._array is not None or self._arrays):
             if self._array is None:
                 self._array = self._arrays.popleft()
@@ -74,7 +74,8 @@ class _Incoming:
 
 
 class Exchange:
-    """Of one run. All processes do `run` in the same order, as anything on JAX's devices."""
+    """The exchange of one run. All processes call `run` in the same order, as they use JAX's
+    devices."""
 
     def __init__(self, index: int, count: int) -> None:
         """`index`: of this process, of `count`."""

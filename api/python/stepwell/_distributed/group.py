@@ -72,8 +72,8 @@ class Group(ABC):
 
     def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
              ) -> GroupHandle:
-        """As Store.save, of this process's part; the handle is of all parts. What process 0 asks to
-        retire counts."""
+        """Saves this process's part, as Store.save does; the handle is of all parts. Process 0
+        decides which steps are retired."""
         proposal = Proposal("save", request.step, items=list(trees),
                             if_exists=request.if_exists.name)
         op = Collective(self.next_number(), proposal, GroupHandle(request.step),
@@ -91,7 +91,8 @@ class Group(ABC):
         return self.submit(op)
 
     def _own(self, op: Collective, asked: SaveRequest) -> SaveRequest:
-        """Of this process's part. About a step that is there, and of what, the leader decides."""
+        """Saves this process's part. If the step exists, the leader decides about it, and about its
+        contents."""
         texts = (asked.metadata_json, asked.metrics_json) if self.leader else ("", "")
         return SaveRequest(
             step=asked.step, metadata_json=texts[0], metrics_json=texts[1],
@@ -216,7 +217,7 @@ class Group(ABC):
     def steps(self) -> list[StepSummary]: ...
 
     def _contents(self, op: Collective) -> str:
-        """Of a snapshot: what this process has of the step."""
+        """Returns this process's contents of the step in a snapshot."""
         return ""
 
     def _lose_steps(self, error: Error) -> None:
@@ -308,7 +309,7 @@ class Group(ABC):
                                         [vote.meshes for vote in op.votes]))
 
     def _explain(self, op: Collective, directory: str, process: int) -> str:
-        """How the tree of `process` differs."""
+        """Explains how the tree of `process` differs."""
         what = "telling its tree"
         self._coordinator.put(f"{directory}/explain", str(process))
         text = wait_for(self._coordinator, f"{directory}/tree_text", process, self._timeout, what)
@@ -390,7 +391,7 @@ class Group(ABC):
                                    decision_number=decided.decision_number)
         elif not self.leader:
             if op.kind == "delete":  # other parts drop nothing by themselves
-                # What the leader had and this part has not: steps of one process.
+                # Steps that the leader had and this part lacks are steps of one process.
                 here = {summary.step for summary in self.writer.steps()}
                 self._delete([step for step in decision.changed if step in here],
                              proposal.items, [])

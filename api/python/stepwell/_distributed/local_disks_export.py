@@ -115,7 +115,7 @@ class LocalDisksExport:
 
     def _begin(self, have: list[ExportShare], came: list[bytes], stack: contextlib.ExitStack
                ) -> list[PartFile]:
-        """What each part here has to copy, as process 0 says."""
+        """Starts to copy what each part here has to copy, as process 0 decides."""
         data: list[bytes] = []
 
         def begin() -> ExportShare:
@@ -157,7 +157,7 @@ class LocalDisksExport:
 
 
 def _cut(have: list[ExportShare], came: list[bytes]) -> dict[int, bytes]:
-    """What each part's records are of what came from the processes."""
+    """Cuts each part's records out of what came from the processes."""
     records = {}
     for each, data in zip(have, came, strict=True):
         at = 0

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Share(NamedTuple):
-    """What one part has of a step."""
+    """One part's share of a step."""
 
     part: int
     core: _stepwell.Core
@@ -52,7 +52,7 @@ class _Piece(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """What a piece has of a box that is wanted."""
+    """A piece's share of a box that is wanted."""
 
     leaf: int
     piece: int  # which one of the process that has it
@@ -105,7 +105,7 @@ def _cuts(wants: Sequence[tuple[int, Box]], pieces: dict[int, list[Box]]) -> lis
     return found
 
 
-# What was read of a leaf's piece (both by number): boxes of it.
+# Boxes that were read, by the numbers of a leaf and of its piece.
 Memory = dict[tuple[int, int], dict[Box, Any]]
 
 
@@ -135,7 +135,7 @@ class Table:
 
     def _pieces(self, partial: set[int], alone: dict[int, int], shares: Sequence[Share]
                 ) -> dict[int, list[_Piece]]:
-        """What is here of each leaf."""
+        """Returns the pieces of each leaf that are here."""
         numbers = {key: number for number, key in enumerate(self.tree.keys())}
         found: dict[int, list[_Piece]] = {}
         for share in shares:
@@ -247,7 +247,7 @@ class Table:
                 for raw, (leaf, _) in zip(raws, wants, strict=True)], stats
 
     def _gather_wants(self, wants: list[tuple[int, Box]]) -> list[list[tuple[int, Box]]]:
-        """What every process wants; and, once, what each has."""
+        """Gathers the boxes that every process wants and, once, those that each has."""
         owned = None if self._owned is not None else [
             (leaf, [piece.box for piece in pieces]) for leaf, pieces in self._mine.items()]
         mine = pack(Wants(wants, owned))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all processes do in the same order on the threads that call, as they use JAX's devices."""
+"""Runs work that uses JAX's devices on the calling threads, in the same order on all processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Lockstep:
             self._alive.end()
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
-        """What `work`, on process 0 alone, gives: JSON."""
+        """Runs `work` on process 0 alone and gives its result, which is JSON, to all."""
         given = self.all_gather(lambda: Value(work() if self.index == 0 else None), what)
         return cast(T, given[0].value)
 
@@ -91,7 +91,7 @@ class Lockstep:
             self._coordinator.put(key, encode(Failure.of(error)))
 
     def exchange(self, send: list[list[Any]], receive: list[list[Any]], most: int) -> None:
-        """As Exchange.run. PeerError: not on all processes."""
+        """Does Exchange.run. PeerError: it did not run on all processes."""
         try:
             if self._exchange is None:
                 self._exchange = Exchange(self.index, self.count)

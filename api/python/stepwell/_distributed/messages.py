@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes of a run say to each other: every message, and its one encoding.
+"""Defines the messages between processes of a run: every message, and its one encoding.
 
 A message travels as `VERSION JSON`; an object in the JSON is a message by the name in "$message",
 which no object of users' data has: their JSON travels as text. Long messages are compressed.
@@ -64,7 +64,7 @@ class Value:
 
 @_message
 class PathReport:
-    """What a process finds at its path."""
+    """The state that a process finds at its path."""
 
     path: str
     name: str
@@ -98,7 +98,7 @@ class PartReport:
 
 @_message
 class Verdicts:
-    """What became of every step of many processes."""
+    """The outcome of every step of many processes."""
 
     run: str = ""
     decision_number: int = 0
@@ -109,7 +109,7 @@ class Verdicts:
 
 @_message
 class Proposal:
-    """What must be the same on all processes."""
+    """The values that must be the same on all processes."""
 
     kind: str  # "save", "import", "delete", "pin", "unpin", "snapshot"
     step: int | None = None
@@ -123,7 +123,7 @@ class Proposal:
 
 @_message
 class StepVote:
-    """What a process has of a step."""
+    """A process's account of a step."""
 
     parts: list[tuple[int, str]]  # part, save id
     stored_bytes: int
@@ -143,7 +143,7 @@ class Vote:
 
 @_message
 class StepNews:
-    """How the list of steps has changed."""
+    """The changes in the list of steps."""
 
     gone: list[int]
     new: list[Any]  # summaries
@@ -151,7 +151,7 @@ class StepNews:
 
 @_message
 class Decision:
-    """What process 0 has decided; a commit unless it failed."""
+    """The decision of process 0; a commit unless it failed."""
 
     failure: Failure | None = None
     unknown: bool = False  # whether it is committed
@@ -165,7 +165,7 @@ class Decision:
 
 @_message
 class CheckpointVote:
-    """What a process sees of a checkpoint to import; `step` None: nothing."""
+    """A process's account of a checkpoint to import; `step` None: it sees nothing."""
 
     path: str
     step: int | None = None
@@ -175,7 +175,7 @@ class CheckpointVote:
 
 @_message
 class StepContents:
-    """What is in a step, of all parts."""
+    """The contents of a step, of all parts."""
 
     commit: int
     time_ns: int

@@ -56,7 +56,7 @@ _Committed = dict[tuple[int, bytes], Sequence[int]]  # (step, save id) to its pa
 
 
 def _check_complete(core: _stepwell.Core, root: str, process: int, committed: _Committed) -> None:
-    """Whether a part has its share of all that was committed."""
+    """Checks that a part has its share of every committed step."""
     status = core.group_status()
     part = status.part
     here = {*_group_steps(status.prepared), *_group_steps(core.steps())}
@@ -85,7 +85,7 @@ def _recover(core: _stepwell.Core, committed: _Committed, decision_number: int) 
 
 
 def look_around(root: str, process: int, disks: Disks) -> PathReport:
-    """What `process` finds at its path; for check_paths."""
+    """Reports the state that `process` finds at its path; for check_paths."""
     parts: list[str] = []
     if disks == "local" and os.path.isdir(root):
         parts = sorted(name for name in os.listdir(root)
@@ -94,7 +94,7 @@ def look_around(root: str, process: int, disks: Disks) -> PathReport:
 
 
 def check_paths(reports: list[PathReport]) -> None:
-    """Whether all processes open one store, and its root, if there is one, is process 0's."""
+    """Checks that all processes open one store whose root, if there is one, is process 0's."""
     first = reports[0]
     for process, report in enumerate(reports):
         if report.name != first.name:
@@ -119,7 +119,7 @@ def check_paths(reports: list[PathReport]) -> None:
 
 def sees_root(path: str, process: int, root: RootReport, disks: Disks,
               make_core: MakeCore) -> bool:
-    """Whether what another process than 0 has at `path` is the root that process 0 opened."""
+    """Returns true if another process than 0 sees, at `path`, the root that process 0 opened."""
     if is_store(path):
         core = make_core(path, True, None)
         is_root = core.id().hex() == root.id
@@ -240,7 +240,7 @@ class Opening:
             if self._disks == "local":
                 check_part(self.root, own, root)
             self._open_core(own, False, StoreGroup(group_id=group_id, part=own))
-        # Of a run with more processes: their steps are deleted here.
+        # A run with more processes left these parts. Their steps are deleted here.
         for part in itertools.count(own + count, count):
             if not is_store(part_path(self.root, part)):
                 break

@@ -14,7 +14,7 @@ from .snapshot import Snapshot
 
 
 class GroupHandle(Future[None]):
-    """As `_stepwell.Handle`, of an operation of all processes."""
+    """A `_stepwell.Handle` of an operation of all processes."""
 
     def __init__(self, step: int) -> None:
         super().__init__()

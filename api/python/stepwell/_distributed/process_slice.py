@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one of many processes writes of a step: its part.
+"""Computes the part of a step that one of many processes writes.
 
 Arrays that are spread over processes are dealt out box by box; every process computes the same
 owners, from the shapes and shardings that all of them have. Everything else must be the same on all
@@ -37,18 +37,18 @@ class Part(NamedTuple):
     # The whole tree and the metadata in words, the same on all processes: "path: what it is", and
     # " = " what it holds where that must be the same, too.
     tree_text: list[str]
-    # Of arrays on meshes of this process alone: the lines of `tree_text`, and what they hold.
+    # For arrays on meshes of this process alone: the lines of `tree_text`, and what they hold.
     meshes: list[tuple[int, str]]
 
 
 def part_of(items: dict[str, Any], process: int, chunks: Chunks | None, metadata: str = "") -> Part:
-    """What `process` writes. Raises as flatten_items."""
+    """Returns the part that `process` writes. Raises as flatten_items."""
     flats = walk_items(items, spread=True)
     only_state = list(items) == ["state"]
     for name, flat in flats:
         _check(name, flat, only_state)
     set_chunk_shapes(chunks, [ItemRows(name, flat.rows) for name, flat in flats])
-    # What is on one process alone looks different there: the others must not count it, either.
+    # Only one process can see an array that is on it alone, so no process may count such arrays.
     leaves = [leaf for _, flat in flats for leaf in flat.spread if len(_processes(leaf.array)) > 1]
     dealt = iter(owners([Spread(tuple(leaf.array.shape), leaf.array.dtype.itemsize,
                                 leaf.array.sharding) for leaf in leaves]))
@@ -121,8 +121,8 @@ def _content(row: Row) -> str:
 
 
 def _words(row: Row, spread: Any) -> str:
-    """What must be the same on all processes of a leaf or container; without ": ". `spread`: the
-    array, if it has parts on several."""
+    """Describes a leaf or container in the words that must be the same on all processes, without ":
+    ". `spread`: the array, if it has parts on several."""
     if row.tag == NODE:
         return f"container {int(row.container)} {row.type_name}".rstrip()
     if row.tag == VALUE:
@@ -300,9 +300,9 @@ def _other_values(leaf: str, held: str, having: int, other: str, process: int) -
 
 
 class ImportShare(NamedTuple):
-    """What a process saves of an Orbax checkpoint that several import together. Those that see it
-    read it in equal shares (db/import/shares.h); a process on a machine where it is not saves a
-    part with nothing in it."""
+    """The part of an Orbax checkpoint that a process saves when several import it together. Those
+    that see it read it in equal shares (db/import/shares.h); a process on a machine where it is not
+    saves a part with nothing in it."""
 
     step: int
     skip: bool  # no process saves anything: the step exists
@@ -311,7 +311,8 @@ class ImportShare(NamedTuple):
 
 
 def vote_of(step: int, plan: _stepwell.ImportPlan | None, path: str) -> CheckpointVote:
-    """What a process says that sees the checkpoint. `plan`: None where the step is skipped."""
+    """Makes the vote of a process that sees the checkpoint. `plan`: None where the step is
+    skipped."""
     digest = "" if plan is None else hashlib.blake2b(plan.identity(), digest_size=16).hexdigest()
     return CheckpointVote(path, step, digest, [] if plan is None else plan.items())
 

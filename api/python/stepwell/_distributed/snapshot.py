@@ -42,7 +42,7 @@ class StepList:
 
 
 class Snapshot:
-    """What is in a step, as all processes see it: each votes, process 0 merges the votes and
+    """The contents of a step, as all processes see it: each votes, process 0 merges the votes and
     broadcasts the outcome, the others receive it. Keeps what is here from being reclaimed while it
     lives."""
 
@@ -116,13 +116,13 @@ def _numbers(parts: Sequence[int]) -> str:
 
 
 class Item(NamedTuple):
-    """As `_stepwell.ItemRecord`, as far as it is asked."""
+    """The fields of `_stepwell.ItemRecord` that are used."""
 
     name: str
 
 
 class Reader:
-    """As `_stepwell.Reader`: what is of the step itself is in its StepContents."""
+    """A `_stepwell.Reader` whose facts about the step itself come from its StepContents."""
 
     def __init__(self, snapshot: Snapshot, lockstep: Lockstep) -> None:
         contents = snapshot.contents

@@ -28,8 +28,8 @@ SUFFIXES = (".msgpack", ".eqx", ".safetensors", ".npz")
 
 
 def _is_file(src: str | os.PathLike[str], together: bool) -> bool:
-    """Whether a file is there, and not a directory. Of several processes (`together`) some may see
-    nothing."""
+    """Returns true if the path is a file, and not a directory. When several processes ask
+    `together`, some may not see it."""
     if together and not os.path.exists(local_path(src)):
         return local_path(src).lower().endswith(SUFFIXES)
     path = checked_path(src)
@@ -76,8 +76,8 @@ def _read_equinox(path: str, like: Any) -> Any:
 
 
 def _is_flax(path: str) -> bool:
-    """Whether a file begins as flax.training.checkpoints writes it, without a suffix: a dict of
-    msgpack with a text as its first key."""
+    """Returns true if a file begins as flax.training.checkpoints writes it, without a suffix: a
+    dict of msgpack with a text as its first key."""
     with open(path, "rb") as file:
         head = file.read(6)
     if not head:

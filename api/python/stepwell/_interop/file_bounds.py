@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a file of another library would take, found before it is read: compressed archives may hold
-a thousand times their size."""
+"""Bounds the memory that a file of another library takes before it is read: compressed archives may
+hold a thousand times their size."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class OrbaxView(NotCopied):
         return self._view.path
 
     def path_of(self, step: SupportsIndex) -> str:
-        """Where a step is, or would be."""
+        """Returns the path that a step has, or would have."""
         return self._view.path_of(step_number(step))
 
     def wait(self, timeout: float | None = None) -> None:

@@ -40,7 +40,7 @@ def _wide(values: np.ndarray[Any, Any], ask: Any) -> Any:
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Of an integer type, also one that NumPy does not have."""
+    """Returns the limits of an integer type, also of one that NumPy does not have."""
     found: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(found.min), int(found.max)
 

@@ -185,7 +185,7 @@ class _Layouts:
 
     @functools.cached_property
     def default_node(self) -> int:
-        """Of the device that has what no sharding is given for."""
+        """Returns the NUMA node of the device for leaves without a sharding."""
         return node_of(sys.modules["jax"].local_devices()[0])
 
 
@@ -194,7 +194,7 @@ def _is_on_one_device(sharding: Any) -> bool:
 
 
 class _Request(NamedTuple):
-    """What is read for a slot: these boxes, or the whole leaf; and the NUMA node of each."""
+    """The read for a slot: these boxes, or the whole leaf; and the NUMA node of each."""
 
     slot: Slot
     boxes: list[Box] | None
@@ -264,7 +264,7 @@ def _reported(requests: list[_Request]) -> list[list[_Request]]:
 
 
 def _is_copied(request: _Request) -> bool:
-    """Whether what was read is not the memory that the array has in the end."""
+    """Returns true if the memory that was read is not the memory that the array has in the end."""
     target = request.slot.target
     if isinstance(request.slot.convert, Cast):
         return True
@@ -353,7 +353,7 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
 
 
 def _typed(value: Any, target: Target) -> Any:
-    """What a jax array lacks yet of its target: being keys, or its weak type."""
+    """Gives a jax array what it still lacks of its target: being keys, or its weak type."""
     jax = sys.modules["jax"]
     if target.prng_impl and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         keys = jax.random.wrap_key_data(value, impl=target.prng_impl)

@@ -38,7 +38,7 @@ class LoadHandle(service.NotCopied):
         return self._step
 
     def done(self) -> bool:
-        """Whether it has finished, well or not."""
+        """True once it has finished, well or not."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> Any:

@@ -58,7 +58,7 @@ class _Keep(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """How `like` and what is stored may differ.
+    """Allows differences between `like` and the stored tree.
 
     cast: stored dtypes are converted to those of `like`; "wrap": whatever becomes of values.
     missing: a leaf that is not stored is taken from `like`, where it has a value.
@@ -274,7 +274,7 @@ class Matcher:
         return record.kind == VALUE and record.value_type == _NONE
 
     def _nearest(self, number: int, opened: Opened, path: Path) -> str | None:
-        """Of what is stored beside `path`, which is missing, and is not in `like`."""
+        """Returns the stored paths nearest to `path`, which is missing, that `like` lacks."""
         taken = [str(component[1]) for component, _ in opened.children]
         near = self.tree.nearest(number, str(path[-1][1]), taken)
         return None if near is None else path_text((*path[:-1], near))
@@ -360,7 +360,8 @@ class Matcher:
         return self._slot(number, ToValue(kinds[0], self.step, self.tree.text(number)))
 
     def _dtype_fits(self, dtype: Any, kinds: str) -> bool:
-        """Whether data of `dtype` may become one of `kinds`; what is complex never becomes real."""
+        """Returns true if data of `dtype` may become one of `kinds`. Complex data never becomes
+        real."""
         kind = kind_of(dtype)
         return kind in kinds or (self.fit.cast and (kind != "c" or "c" in kinds))
 
@@ -376,8 +377,8 @@ class Matcher:
 
     def _array_converter(self, wanted: Any, shape: tuple[int, ...], compared: Any, number: int,
                          record: Record) -> Callable[[Any], Any] | None:
-        """How the raw result becomes an array of `wanted` and `shape`; None when it does not fit.
-        `compared` is the stored dtype as it counts for the comparison."""
+        """Returns a function that makes an array of `wanted` and `shape` from the raw result; None
+        when it does not fit. `compared` is the stored dtype as it counts for the comparison."""
         if record.kind == VALUE:
             kinds = KINDS.get(record.value_type)
             castable = (self.fit.cast and kinds is not None
@@ -476,7 +477,7 @@ def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
 
 
 def is_abstract(like: Any) -> bool:
-    """Whether a leaf of `like` describes an array and has no value."""
+    """Returns true if a leaf of `like` describes an array and has no value."""
     return is_array_like(like) and not isinstance(like, (np.ndarray, np.generic)) and not (
         hasattr(like, "__array__") or hasattr(like, "addressable_shards"))
 

@@ -24,7 +24,7 @@ As = Literal["numpy", "jax"]
 
 
 class Plain:
-    """How leaves come without `like`.
+    """Chooses the types of leaves that are loaded without `like`.
 
     as_: "numpy": arrays are NumPy's. "jax": those that were a jax.Array are one again, with their
         sharding where its devices are here, else on the default device.
@@ -42,7 +42,8 @@ class Plain:
         self.progress = progress
 
     def load_at_once(self, source: Source, path: PathLike | None) -> Loaded | None:
-        """What `path` names, without a look at its records. None: they are needed for that."""
+        """Loads what `path` names, without a look at its records. None: they are needed for
+        that."""
         if (self.as_ != "numpy" or self.shardings is not None or self.progress is not None
                 or source.collective):
             return None
@@ -72,8 +73,8 @@ class Plain:
 
     def slot(self, tree: StepTree, number: int, saved: Mapping[str, Any], bad: list[Mismatch],
              step: int = 0) -> Slot:
-        """How a leaf is read. `saved`: shardings by their texts. What does not fit goes to `bad`.
-        step: that errors of casts name.
+        """Plans the read of a leaf. `saved`: shardings by their texts. A leaf that does not fit
+        goes to `bad`. step: that errors of casts name.
         """
         record = tree.records[number]
         if record.kind == VALUE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load asks for, and how it is done: paths, items, meshes, `like`."""
+"""A load: its request, and its execution. Paths, items, meshes, `like`."""
 
 from __future__ import annotations
 

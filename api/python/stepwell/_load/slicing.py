@@ -26,7 +26,7 @@ BATCH_BYTES = 64 << 20
 
 
 def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
-    """What NumPy would give for `array[index]`."""
+    """Returns the result that NumPy gives for `array[index]`."""
     axes, local = _axes(source.tree.records[number].shape, index)
     if all(axis.step == 1 for axis in axes):
         box = source.read(number, [axis.start for axis in axes], [axis.stop for axis in axes])
@@ -36,7 +36,7 @@ def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
 
 
 def _axes(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[list[range], tuple[Any, ...]]:
-    """What is taken of each axis, ascending, and the index that makes the result of that."""
+    """Returns the part taken of each axis, ascending, and the index that makes the result of it."""
     named = sum(1 for part in index if part is not None and part is not Ellipsis)
     dots = sum(1 for part in index if part is Ellipsis)
     if dots > 1:
@@ -94,7 +94,7 @@ def _integer(part: Any) -> int:
 
 
 class _Piece(NamedTuple):
-    """What one chunk has of an axis, and where it goes in the result."""
+    """One chunk's part of an axis, and its place in the result."""
 
     taken: range
     to: slice

@@ -30,7 +30,7 @@ class Source:
         self.check = check
         self.account = account
         self._tree = tree
-        # What waits until the load has succeeded; each gives what undoes it.
+        # Actions that wait until the load has succeeded. Each returns a function that undoes it.
         self.afterwards: list[Callable[[], Callable[[], object]]] = []
 
     def all_or_none(self, load: Callable[[], T]) -> T:
@@ -82,8 +82,8 @@ class Source:
 
     def select(self, path: PathLike | None, whole: bool,
                above: list[Component] | None = None) -> tuple[Source, Selection]:
-        """What `path` names, and a source with the records of that alone where they can be found
-        without the others. `whole`: with all that is below a node; else that may be missing.
+        """Resolves `path`, and returns a source of its records alone where they can be found
+        without the others. `whole`: with all that is below a node; otherwise that may be missing.
         `above`: the path starts there (components, the item first)."""
         if self._tree is None and (path or above or not whole):
             self.check()

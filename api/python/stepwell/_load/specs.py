@@ -247,9 +247,10 @@ def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
-    """Of shardings as Orbax spells them: those over a mesh of several devices, where all of these
-    exist here, and those on a device of this process that is not the default one (an array on that
-    one stays uncommitted). Empty unless JAX is imported."""
+    """Returns those shardings, spelled as Orbax spells them, that this process can use: those over
+    a mesh of several devices, where all of these exist here, and those on a device of this process
+    that is not the default one (an array on that one stays uncommitted). Empty unless JAX is
+    imported."""
     jax = jax_here()
     if jax is None:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves of `like` ask for, as stored types and in words."""
+"""Describes the leaves of `like` as stored types and in words."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def wanted_text(like: Any) -> str:
 
 
 def key_data_of(like: Any) -> tuple[Any, str]:
-    """Of typed PRNG keys, concrete or abstract: the abstract array of their data, and the name of
-    their kind, as `jax.random.key(impl=)` takes it. Their dtype spells some of these otherwise."""
+    """Returns the abstract array of the data of typed PRNG keys, concrete or abstract, and the name
+    of their kind, as `jax.random.key(impl=)` takes it. Their dtype spells some of these
+    otherwise."""
     random = sys.modules["jax"].random
     kinds: list[str] = []
 

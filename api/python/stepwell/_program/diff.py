@@ -32,7 +32,7 @@ _NUMBERS = ("max_absolute", "max_relative", "l2_a", "l2_b", "l2_difference")
 
 
 class Entry(NamedTuple):
-    """What one step has at a path."""
+    """One step's value at a path."""
 
     source: Source
     number: int
@@ -85,8 +85,8 @@ class Entry(NamedTuple):
 
 
 class Comparison:
-    """How much two arrays of the same dtype differ, piece by piece. Elements with the same bytes,
-    and two NaNs, differ by nothing; a NaN in one alone makes maxima and norms NaN."""
+    """Measures how much two arrays of the same dtype differ, piece by piece. Elements with the same
+    bytes, and two NaNs, differ by nothing; a NaN in one alone makes maxima and norms NaN."""
 
     def __init__(self) -> None:
         self.changed_bytes = self.changed_elements = self.nan_mismatches = 0
@@ -176,7 +176,7 @@ class Pair:
 
 
 def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """What is printed, as a document or as text. `given.status` becomes 7 where --exit-code is
+    """Returns the output, as a document or as text. `given.status` becomes 7 where --exit-code is
     asked for and the steps differ."""
     with contextlib.ExitStack() as closing:
         store_a = closing.enter_context(_store.open(
@@ -214,8 +214,8 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _side(source: Source, other: Source, path: str, only_state: bool
           ) -> list[Entry] | PathNotFoundError:
-    """What one step has at the path and below it. Where the other step has the item `state` alone,
-    the path may leave its name out, and means that item here, too."""
+    """Returns one step's tree at the path and below it. Where the other step has the item `state`
+    alone, the path may leave its name out, and means that item here, too."""
     try:
         source, chosen = source.select(path, whole=True)
     except PathNotFoundError as error:
@@ -317,7 +317,7 @@ def _compare_pieces(pair: Pair) -> None:
 
 
 def _same_bits(a: Any, b: Any) -> bool:
-    """Whether two values are stored as the same bytes: NaN is itself, and 0 is not -0."""
+    """Returns true if two values are stored as the same bytes: NaN is itself, and 0 is not -0."""
     if isinstance(a, complex) and isinstance(b, complex):
         return _same_bits(a.real, b.real) and _same_bits(a.imag, b.imag)
     if isinstance(a, float) and isinstance(b, float):

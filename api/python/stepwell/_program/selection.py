@@ -20,7 +20,7 @@ EDGE = 3  # elements at each end of an axis that NumPy prints of a large array
 
 
 class Taken(NamedTuple):
-    """What is taken of one axis. is_index: the result lacks the axis."""
+    """The part taken of one axis. is_index: the result lacks the axis."""
 
     numbers: range
     is_index: bool = False
@@ -72,7 +72,7 @@ def _taken(part: str, axis: int, extent: int) -> Taken:
 
 
 def shape_of(taken: list[Taken]) -> tuple[int, ...]:
-    """Of the result."""
+    """Returns the shape of the result."""
     return tuple([len(each.numbers) for each in taken if not each.is_index])
 
 

@@ -16,7 +16,7 @@ _BYTES_MIN, _BYTES_MAX = 4096, 4 << 20
 
 
 class ChunkShape:
-    """How an array's shards are cut into chunks, for loads of other slices of it.
+    """Chooses how an array's shards are cut into chunks, for loads of other slices of it.
 
     max_bytes: no chunk has more bytes than this, 4,096 to 4,194,304 (None). A shard that fits is
         one chunk; else it is cut into as few parts as fit, of even length where that is possible.

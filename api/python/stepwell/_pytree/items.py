@@ -70,7 +70,7 @@ class Files:
 
 
 def unwrapped(item: Any) -> tuple[Any, ItemKind]:
-    """What is saved of an item, as a pytree, and of which kind it is."""
+    """Returns the pytree that is saved for an item, and the item's kind."""
     if isinstance(item, Json):
         return item.value, ItemKind.JSON
     if isinstance(item, Files):

@@ -14,8 +14,8 @@ _RANDOM = (np.random.Generator, np.random.BitGenerator)  # their state is an att
 
 
 def is_stateful(leaf: object) -> bool:
-    """Whether an object gives its state as a tree and takes it back, as data iterators and NumPy's
-    random generators do."""
+    """Returns true if an object gives its state as a tree and takes it back, as data iterators and
+    NumPy's random generators do."""
     return isinstance(leaf, _RANDOM) or (
         callable(getattr(leaf, "get_state", None))
         and callable(getattr(leaf, "set_state", None)) and not isinstance(leaf, type))

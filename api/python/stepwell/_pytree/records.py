@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of records in a step's tree (`_stepwell.StepTree`): no array data is read.
+"""Describes the records in a step's tree (`_stepwell.StepTree`): no array data is read.
 
 format/path.h has the language of paths, and db/read/step_tree.h resolves them, for every interface
 alike. With only the item `state` in the step its name may be left out; otherwise the first
@@ -23,6 +23,6 @@ PathLike = str | tuple[Hashable, ...]  # the latter: of keys, and of names and i
 
 
 def array_text(dtype: Any, shape: tuple[int, ...], prng_impl: str = "") -> str:
-    """As `StepTree.describe` has it."""
+    """Describes an array as `StepTree.describe` does."""
     name = f"key<{prng_impl}> {dtype}" if prng_impl else str(np.dtype(dtype))
     return f"{name}[{', '.join(map(str, shape))}]"

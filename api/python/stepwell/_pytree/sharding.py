@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
 
 class ShardingInfo:
-    """What saving has to know of a sharding, found out once for all arrays that have it."""
+    """The facts about a sharding that a save needs, found once for all arrays that have it."""
 
     def __init__(self, sharding: Any) -> None:
         devices = sharding.device_set

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stored already, as rows to save: with its containers, shardings and generators of keys,
-whether the libraries that they are of are imported or not."""
+"""Turns stored leaves into rows to save: with their containers, shardings and generators of keys,
+whether the libraries that they come from are imported or not."""
 
 from __future__ import annotations
 

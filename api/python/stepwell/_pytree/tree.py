@@ -179,8 +179,8 @@ def is_inside_equinox(node: object) -> bool:
 
 
 def is_static(leaf: object, in_equinox: bool) -> bool:
-    """Whether a leaf is code rather than state: functions anywhere (jitted ones too), and inside an
-    Equinox module whatever cannot be stored."""
+    """Returns true if a leaf is code rather than state: functions anywhere (jitted ones too), and
+    inside an Equinox module whatever cannot be stored."""
     if is_stateful(leaf):
         return False
     if in_equinox or isinstance(leaf, _FUNCTIONS):

@@ -66,7 +66,7 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
 
 def newest_folder(place: Any, prefix: str, keys: Iterable[str],
                   storage_options: Mapping[str, Any] | None) -> str | None:
-    """Of the highest pushed step in a folder below `prefix`. `keys`: all that are there.
+    """Returns the folder of the highest pushed step below `prefix`. `keys`: all that are there.
     InvalidArgumentError where two have that number."""
     found = [each for each in _pushes(place, prefix, keys, storage_options) if each[1]]
     if not found:

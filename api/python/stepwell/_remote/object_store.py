@@ -98,7 +98,7 @@ class FileSystemStore:
 
     def __init__(self, file_system: Any, root: str, url: str) -> None:
         self._fs = file_system
-        # As the file system itself spells it: find() answers so.
+        # The root as the file system itself spells it, because find() answers in that spelling.
         self._root = str(file_system._strip_protocol(root)).rstrip("/")
         self.url = url
 
@@ -150,7 +150,7 @@ def _no_library(url: str) -> Error:
 
 
 def local_path(place: Any) -> str | None:
-    """Of a place in the machine's own file system; None: it is elsewhere."""
+    """Returns the path of a place in the machine's own file system; None: it is elsewhere."""
     if not isinstance(place, (str, os.PathLike)):
         return None
     url = os.fsdecode(place)

@@ -27,7 +27,7 @@ from .transfer import Transfers, claimed, digest_of, told, work_path
 
 @dataclass(frozen=True)
 class PullReport:
-    """What `Store.pull` did.
+    """Describes a `Store.pull`.
 
     url: the checkpoint. step: the step that it became. objects, size_bytes: of the checkpoint.
     received_bytes: without what a pull that was cut off had.
@@ -81,7 +81,7 @@ class _Receiver:
             self._transfers.add(wanted.size)
 
     def _fill(self, key: str, path: str, wanted: Object) -> bool:
-        """Whether the file is the object now."""
+        """Returns true if the file is the object now."""
         with open(path, "ab"):
             pass
         if os.path.getsize(path) > wanted.size:
@@ -192,7 +192,8 @@ def _receive(bucket: ReadableStore, manifest: Manifest, folder: str, shown: Prog
 
 
 def _drop_others(root: str, manifest: Manifest) -> None:
-    """What is not part of the checkpoint, as another push to the same place left it."""
+    """Removes objects that are not part of the checkpoint, as another push to the same place left
+    them."""
     for key in push_manifest.local_keys(root) if os.path.isdir(root) else []:
         if key not in manifest.objects:
             remove_tree(os.path.join(root, key))

@@ -24,7 +24,7 @@ _MADE = "checkpoint"  # in the temporary directory
 def push_to_directory(store: OpenStore, request: ExportRequest, place: DirectoryStore,
                       if_exists: str, data_file_bytes: int, progress: Progress | None
                       ) -> PushReport:
-    """As `push`, which documents it. LockedError: another push to there is under way."""
+    """Does `push`, which documents it. LockedError: another push to there is under way."""
     step = request.step
     assert isinstance(step, int)
     path = os.path.realpath(place.url)  # what a link there leads to is the place
@@ -83,7 +83,7 @@ def _keep_others(place: DirectoryStore, made: str) -> None:
 
 
 def _set_modes(made: str, mode: int) -> None:
-    """What is pushed is as private as its store."""
+    """Makes a pushed step as private as its store."""
     os.chmod(made, mode)
     for base, folders, names in os.walk(made):
         for name, wanted in [*((each, mode) for each in folders),

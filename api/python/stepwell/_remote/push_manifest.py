@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pushed step is: `stepwell.json`, which names every object with size and SHA-256
+"""Defines a pushed step: `stepwell.json`, which names every object with size and SHA-256
 (README.md, "A pushed step")."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Manifest:
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether it names a file below a directory, and nothing else."""
+    """Returns true if the key names a file below a directory, and nothing else."""
     parts = key.split("/")
     return "\0" not in key and not any(part in ("", ".", "..") for part in parts)
 
@@ -58,7 +58,8 @@ def under_way(step: int, keys: set[str]) -> bytes:
 
 
 def owned_keys(bucket: ReadableStore, name: str) -> set[str]:
-    """What a manifest or an object of a push under way names; nothing when it is damaged."""
+    """Returns the keys that a manifest or an object of a push under way names; none when it is
+    damaged."""
     size = bucket.size(name)
     if not size or size > _BYTES_MAX:
         return set()
@@ -147,7 +148,7 @@ def bucket_bytes(bucket: ReadableStore, key: str, start: int, stop: int, check: 
 
 def bucket_sha256(bucket: ReadableStore, key: str, size: int, check: Callable[[], None]
                   ) -> str | None:
-    """Of the object's first `size` bytes; None: it has fewer."""
+    """Returns the SHA-256 of the object's first `size` bytes; None: it has fewer."""
     import hashlib
 
     digest = hashlib.sha256()

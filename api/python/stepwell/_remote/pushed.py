@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every push is made of, wherever it goes: README.md, "A pushed step"."""
+"""The elements of every push, wherever it goes: README.md, "A pushed step"."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ..errors import Error, StepExistsError
 from . import push_manifest
 from .object_store import ReadableStore
 
-# What makes Orbax take a directory for a finished checkpoint: put last, taken away first.
+# Orbax takes a directory for a finished checkpoint once it has one of these. They are written last
+# and removed first.
 LAST = ("_CHECKPOINT_METADATA", "orbax.checkpoint", "commit_success.txt")
 _COMMITTED = "Checkpoint commit was successful to "
 
 
 @dataclass(frozen=True)
 class PushReport:
-    """What `Store.push` did.
+    """Describes a `Store.push`.
 
     url: the checkpoint. step: its number. objects, size_bytes: of the whole checkpoint.
     sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off.
@@ -59,7 +60,7 @@ def write_marks(root: str, url: str) -> None:
 
 
 def begins(bucket: ReadableStore, if_exists: str) -> bool:
-    """Whether the push goes on. Raises StepExistsError."""
+    """Returns true if the push goes on. Raises StepExistsError."""
     there = bucket.list()
     if push_manifest.NAME in there:
         if if_exists == "error":

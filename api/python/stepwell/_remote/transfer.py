@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pushes and pulls share: many transfers at once, errors with their context, and a directory
-of their own meanwhile. What they alone need of Python is imported when they run: `import stepwell`
-is to be quick."""
+"""Helpers of pushes and pulls: many transfers at once, errors with their context, and a directory
+of their own meanwhile. Modules that only they need are imported when they run: `import stepwell` is
+to be quick."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every module stands on: threads, fork, interpreter exit, arguments, statistics."""
+"""The ground of every module: threads, fork, interpreter exit, arguments, statistics."""

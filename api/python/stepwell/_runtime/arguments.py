@@ -79,7 +79,7 @@ def step_number(step: SupportsIndex) -> int:
 
 
 def count_of(name: str, n: SupportsIndex) -> int:
-    """What `name` was given, when it is a count of at least 1."""
+    """Returns the argument `name` as a count of at least 1."""
     try:
         count = operator.index(n)
     except TypeError:
@@ -90,7 +90,7 @@ def count_of(name: str, n: SupportsIndex) -> int:
 
 
 def seconds_of(name: str, duration: float | timedelta) -> float:
-    """What `name` was given as a duration, in seconds."""
+    """Returns the argument `name` as a duration in seconds."""
     try:
         seconds = (duration.total_seconds() if isinstance(duration, timedelta)
                    else float(duration))
@@ -178,7 +178,7 @@ def _json_scalar(value: Any) -> Any:
 
 
 def check_items(step: int, names: Iterable[str], stored: Iterable[str]) -> None:
-    """Whether these items, all different, can be deleted of a step that has `stored`."""
+    """Checks that these items, all different, can be deleted of a step that has `stored`."""
     there, asked = sorted(stored), list(names)
     texts = ", ".join(map(repr, there))
     for name in asked:

@@ -82,7 +82,7 @@ def move(source: str, target: str) -> None:
 
 
 def make_directories(path: str, mode: int = 0o777) -> None:
-    """As os.makedirs(exist_ok=True); what is made is durable."""
+    """Does os.makedirs(exist_ok=True) durably."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -107,7 +107,8 @@ def remove_tree(path: str) -> None:
 
 
 def is_claimed(path: str) -> bool:
-    """Whether a temporary directory is one of this door, whoever is making it; not of Orbax's."""
+    """Returns true if a temporary directory is one of this door, whoever is making it; not of
+    Orbax's."""
     return _stepwell.is_claimed(os.fsencode(path))
 
 

@@ -71,7 +71,7 @@ def read_json(path: str, bytes_max: int = JSON_BYTES_MAX) -> Any:
 
 
 def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, Any]:
-    """As read_json, of an object; {} where there is no file, or no object in it."""
+    """Does read_json for an object; {} where there is no file, or no object in it."""
     try:
         value = read_json(path, bytes_max)
     except FileNotFoundError:
@@ -80,8 +80,9 @@ def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, An
 
 
 def undisturbed(path: str, read: Callable[[], T]) -> T:
-    """What `read` gives of the directory at `path`. Where another one takes its place meanwhile,
-    the files are of both, whether or not they look damaged: then `read` is called again."""
+    """Returns the result of `read` for the directory at `path`. If another directory takes its
+    place meanwhile, the files are of both, whether or not they look damaged: then `read` is called
+    again."""
     while True:
         with _held(path) as before:
             try:
@@ -110,7 +111,8 @@ def _held(path: str) -> Iterator[tuple[int, int] | None]:
 
 
 def key_of(path: str) -> tuple[int, int] | None:
-    """What tells a directory from any other, also once it is renamed; None if there is none."""
+    """Returns a key that tells a directory from any other, also once it is renamed; None if there
+    is none."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -21,7 +21,8 @@ def record(event: str, seconds: float) -> None:
 
 
 def _is_heard() -> bool:
-    """Whether there may be a listener: an event at the end of each save takes two threads' time."""
+    """Returns true if there may be a listener: an event at the end of each save takes two threads'
+    time."""
     if "jax.monitoring" not in sys.modules:
         return False
     # Not public; without it there may be one.

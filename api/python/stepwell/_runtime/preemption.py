@@ -16,14 +16,15 @@ from ..errors import InvalidArgumentError
 
 
 def _jax_has_sigterm() -> bool:
-    """Whether JAX's preemption service runs, which handles SIGTERM outside of Python."""
+    """Returns true if JAX's preemption service runs, which handles SIGTERM outside of Python."""
     distributed = sys.modules.get("jax._src.distributed")
     return getattr(getattr(distributed, "global_state", None), "preemption_sync_manager",
                    None) is not None
 
 
 def jax_says_so(step: int) -> bool:
-    """Whether JAX's preemption service, if it runs, has named this step; asked for every step."""
+    """Returns true if JAX's preemption service, if it runs, has named this step; asked for every
+    step."""
     if not _jax_has_sigterm():
         return False
     from jax.experimental import multihost_utils  # JAX is there
@@ -65,7 +66,7 @@ class Watch:
             os.kill(os.getpid(), number)
 
     def ends_process(self) -> bool:
-        """Whether the signal that came would have ended the process."""
+        """Returns true if the signal that came would have ended the process."""
         return self.received != 0 and self._before.get(self.received) == signal.SIG_DFL
 
     def stop(self) -> None:

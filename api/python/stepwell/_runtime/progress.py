@@ -52,8 +52,8 @@ class _RichBar:
 
 
 def progress_of(progress: Progress | bool | None, what: str) -> Progress | None:
-    """What is called with bytes done and all bytes. True: a bar of tqdm, or else of rich; one must
-    be installed. Raises InvalidArgumentError."""
+    """Returns a function that is called with bytes done and all bytes. True: a bar of tqdm, or else
+    of rich; one must be installed. Raises InvalidArgumentError."""
     if progress is None or progress is False:
         return None
     if progress is not True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .stats import LatencyStats, StoreStats
 
-# Of StoreStats: name there, type, what it is.
+# Rows of (field of StoreStats, Prometheus type, description).
 _NUMBERS = (
     ("steps", "gauge", "Committed steps."),
     ("pinned_steps", "gauge", "Pinned steps."),

@@ -58,8 +58,8 @@ class Operation(Protocol):
 
 
 class NotCopied:
-    """What belongs to a store that this process has open. Refuses copy, deepcopy and pickle, which
-    would copy what only looks like data."""
+    """The base of objects that belong to an open store of this process. Refuses copy, deepcopy and
+    pickle, which would copy what only looks like data."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
@@ -103,7 +103,7 @@ def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
 
 
 def call_at_once(handle: Operation, callback: Callable[[], object]) -> None:
-    """As call_when_done, on the thread that learns of it: `callback` does not wait for others, and
+    """Does call_when_done on the thread that learns of it: `callback` does not wait for others, and
     must not block or raise."""
     token = next(_tokens)
     _waiting[token] = callback
@@ -116,7 +116,7 @@ def call_back(callback: Callable[[], object]) -> None:
 
 
 def completed(token: int) -> None:
-    """What a handle was to notify of is done."""
+    """Marks the operation that a handle notifies of as done."""
     callback = _waiting.pop(token, None)
     if callback is not None:
         callback()
@@ -162,7 +162,7 @@ def _run_callbacks() -> None:
 def report_lost(store_path: str, error: BaseException) -> None:
     """Says on stderr that a background error was never seen, and spoils the exit status."""
     _stepwell.fail_at_exit()
-    # Where stderr is closed the exit status still tells.
+    # Where stderr is closed, the exit status still tells.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"stepwell: error in the background of store {store_path!r}, raised nowhere: "
               f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `Store.stats`, `verify` and `reclaim` return. Names ending in `_bytes` are bytes, in `_s`
+"""The results of `Store.stats`, `verify` and `reclaim`. Names ending in `_bytes` are bytes, in `_s`
 seconds."""
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class StepSummary(NamedTuple):
 
 
 class LatencyStats(TypedDict):
-    """How long something took since the store was opened, in seconds. Percentiles are the upper
-    ends of a histogram's steps, at most 12 % too high."""
+    """Durations of one kind of operation since the store was opened, in seconds. Percentiles are
+    the upper ends of a histogram's steps, at most 12 % too high."""
 
     count: int
     total_s: float
@@ -74,7 +74,7 @@ class StageLatencies(TypedDict):
 
 
 class SpaceStats(TypedDict):
-    """Where the bytes of the store's directory are, as the file system allocates them. The first
+    """Accounts for the bytes of the store's directory, as the file system allocates them. The first
     group adds up to `total_bytes`; the second tells parts of it again.
 
     live_bytes: payloads of live steps.
@@ -103,7 +103,7 @@ class SpaceStats(TypedDict):
 
 
 class RecoveryStats(TypedDict):
-    """What opening the store found: whether it was closed properly, commits recovered and
+    """Reports what opening the store found: whether it was closed properly, commits recovered and
     discarded, whether the index was built anew, and damage in words."""
 
     clean: bool
@@ -114,8 +114,8 @@ class RecoveryStats(TypedDict):
 
 
 class LoadStats(TypedDict):
-    """What the last load read: bytes and reads from the disk, stored bytes of the chunks that were
-    needed, bytes given out, chunks."""
+    """Counts the work of the last load: bytes and reads from the disk, stored bytes of the chunks
+    that were needed, bytes given out, chunks."""
 
     bytes_read: int
     bytes_needed: int
@@ -196,7 +196,7 @@ class VerifyProblem(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """What `Store.verify` read and found; `bytes` is what was read, in bytes."""
+    """Reports what `Store.verify` read and found; `bytes` counts the bytes that it read."""
 
     steps: int
     leaves: int
@@ -210,7 +210,7 @@ class VerifyReport(NamedTuple):
 
 
 class RepairReport(NamedTuple):
-    """What `Store.repair` found and did.
+    """Reports what `Store.repair` found and did.
 
     steps_rewritten: steps of which a damaged record was written anew, from its second copy or
         the index.
@@ -224,7 +224,7 @@ class RepairReport(NamedTuple):
 
 
 class ReclaimReport(NamedTuple):
-    """What `Store.reclaim` did.
+    """Reports a `Store.reclaim`.
 
     bytes_before, bytes_after: allocated by the log's files.
     segments_removed; segments_recycled: files kept for the next segments.

@@ -51,7 +51,7 @@ class Claim:
         self._replace = replace
         self._claims = _claims
         self._thread = threading.get_ident()
-        # Of the save, until a thread in the background has the path.
+        # The frame of the save, until a thread in the background has the path.
         self._frame: types.FrameType | None = sys._getframe(1)
         self._taken = False
         self._dropped = False
@@ -91,7 +91,7 @@ class Claim:
         self._frame = None
 
     def take(self) -> bool:
-        """Whether the path is the calling thread's now: the caller did not drop it."""
+        """Returns true if the path is the calling thread's now: the caller did not drop it."""
         with self._claims.lock:
             self._taken = not self._dropped
             return self._taken
@@ -116,7 +116,7 @@ class Claim:
 
 
 def _is_running(frame: types.FrameType) -> bool:
-    """Whether the frame is one of those that this thread runs now."""
+    """Returns true if the frame is one of those that this thread runs now."""
     each: types.FrameType | None = sys._getframe()
     while each is not None:
         if each is frame:

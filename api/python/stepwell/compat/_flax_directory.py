@@ -28,7 +28,7 @@ from ._root import Root
 from ._work import Work
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")  # as Flax names steps
-# What Orbax has in the directory of a checkpoint, one of it at least.
+# Names of which Orbax puts at least one into the directory of a checkpoint.
 _ORBAX_NAMES = ("_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "checkpoint")
 # A name that stands in a msgpack file for an array that lies in a directory of its own.
 _ARRAY_ELSEWHERE = "//GDAPlaceholder:"
@@ -91,7 +91,8 @@ class Directory:
             if name.startswith(self.prefix) and _NUMBER.fullmatch(text):
                 own = text.isdecimal() and int(text) in steps and text == str(int(text))
                 path = os.path.join(self.path, name)
-                # What a view made and the store does not have will go, or has gone meanwhile.
+                # A directory that a view made for a step that the store lacks will be removed, or
+                # is gone.
                 if not own and _stepwell.made_by_view(path) is None and os.path.exists(path):
                     found.append(Checkpoint(float(text), text, path, False))
         return sorted(found)
@@ -136,7 +137,7 @@ class Directory:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether a path is a checkpoint, and not a directory of several."""
+    """Returns true if a path is a checkpoint, and not a directory of several."""
     return (os.path.isfile(path) or _resolve.shown(path) is not None
             or any(os.path.exists(os.path.join(path, name)) for name in _ORBAX_NAMES))
 

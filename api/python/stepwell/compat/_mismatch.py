@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a facade's function says of a step that does not fit its target."""
+"""Words the errors of a facade's function about a step that does not fit its target."""
 
 from __future__ import annotations
 

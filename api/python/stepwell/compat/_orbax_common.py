@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both facades of Orbax need: its errors, coroutines of its handlers, a root's metadata."""
+"""Helpers of both facades of Orbax: its errors, coroutines of its handlers, a root's metadata."""
 
 from __future__ import annotations
 

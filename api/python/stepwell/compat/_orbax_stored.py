@@ -54,7 +54,7 @@ class StoredItem:
 
     @functools.cached_property
     def empties(self) -> dict[Names, Any]:
-        """What Orbax calls empty, by name."""
+        """Returns the nodes that Orbax calls empty, by name."""
         return {names: _empty(self.record(number)) for names, number in self._ends.items()
                 if names not in self.leaves}
 

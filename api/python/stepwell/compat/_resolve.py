@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a path means: to read, to save, to delete.
+"""Resolves a path: to read, to save, to delete.
 
     a step of a root            by the mark in it: the store of the root (kind "step")
     a single checkpoint         the store inside it ("single")
@@ -66,7 +66,7 @@ class Opened(abc.ABC):
 
     @abc.abstractmethod
     def is_tree(self, name: str) -> bool:
-        """Whether an item is a tree, and not files of some handler."""
+        """Returns true if an item is a tree, and not files of some handler."""
 
     @contextlib.contextmanager
     def folder(self, name: str) -> Iterator[str]:
@@ -247,7 +247,8 @@ def step_of(root: Root, step: int) -> Opened:
 
 
 def read_step(root: Root, step: int, read: Callable[[Opened], T]) -> T:
-    """What `read` gives of a step of a root; of one that is not the store's, as undisturbed."""
+    """Returns the result of `read` for a step of a root; for one that is not the store's, as
+    undisturbed."""
     def once() -> T:
         with step_of(root, step) as found:
             return read(found)
@@ -277,7 +278,7 @@ def _opened(directory: str) -> Opened | None:
 
 
 def is_item(directory: str) -> bool:
-    """Whether a directory is an item of the checkpoint around it."""
+    """Returns true if a directory is an item of the checkpoint around it."""
     described = read_json_object(
         os.path.join(os.path.dirname(directory), _single.CHECKPOINT_METADATA))
     handlers = described.get("item_handlers")
@@ -285,7 +286,8 @@ def is_item(directory: str) -> bool:
 
 
 def is_checkpoint(directory: str) -> bool:
-    """Whether a directory is a checkpoint of Orbax, finished, and not an item or a root of some."""
+    """Returns true if a directory is a checkpoint of Orbax, finished, and not an item or a root of
+    some."""
     if TEMPORARY in os.path.basename(directory) or not os.path.isdir(directory):
         return False
     names = (_single.CHECKPOINT_METADATA, TREE_FILE, _single.INDICATOR)

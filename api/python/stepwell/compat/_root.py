@@ -39,8 +39,8 @@ NO_TIME = datetime.datetime.min.replace(tzinfo=_UTC)  # of a lightweight look
 
 
 def naming(name_format: Any) -> tuple[str, int]:
-    """What the names of a format begin with, and how many digits they have at least. ValueError
-    for names that are not a prefix and a number: a store shows its steps under such names only."""
+    """Returns the prefix of the names of a format, and their least number of digits. ValueError for
+    names that are not a prefix and a number: a store shows its steps under such names only."""
     small, large = name_format.build_name(1), name_format.build_name(12345678901)
     found = re.fullmatch(r"(.*?)(0*1)", small, re.DOTALL)
     if found is not None and large == f"{found[1]}{12345678901:0{len(found[2])}d}" and (
@@ -60,7 +60,7 @@ def store_name(name_format: Any) -> str:
 
 
 def others_info(step: int, path: str, lightweight: bool) -> Info:
-    """What policies know of a step that another library wrote, or that is a copy."""
+    """Returns what policies know of a step that another library wrote, or that is a copy."""
     if lightweight:
         return Info(step, NO_TIME, None)
     metrics = None
@@ -78,7 +78,7 @@ def others_info(step: int, path: str, lightweight: bool) -> Info:
 
 
 def _identity(path: str) -> list[int] | None:
-    """Of a directory as it is now; a library that overwrites a step makes another one."""
+    """Identifies a directory as it is now; a library that overwrites a step makes another one."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -118,10 +118,10 @@ class Root:
         self._layout: Literal["v0", "v1"] = layout
         self._zarr: Literal[2, 3] = zarr
         self._shared: Shared | None = None
-        # Whether a directory is the view's, by name, inode and time of change.
+        # Caches by name, inode and time of change whether the view made a directory.
         self._made_by_view: dict[tuple[str, int, int], bool] = {}
         self._refused: Error | None = None  # what kept the store from being open for writing
-        # What `foreign` found last, and in which state of the directory.
+        # The last result of `foreign`, and the state of the directory that it describes.
         self._foreign: tuple[tuple[int, int, int], dict[int, str]] | None = None
         if not read_only and create:
             durable.make_directories(self.path)
@@ -136,7 +136,7 @@ class Root:
         self._shared = take(self._store_path, self._open_store, self._prepare)
 
     def _prepare(self, shared: Shared) -> None:
-        """Of a store that was opened for writing. One process serves the view for all."""
+        """Prepares a store that was opened for writing. One process serves the view for all."""
         self._shared = shared
         if not self.leads:
             return
@@ -172,7 +172,7 @@ class Root:
 
     @property
     def leads(self) -> bool:
-        """Whether this process changes the directory for all."""
+        """True if this process changes the directory for all."""
         return self._shared is None or self._shared.store._backend.leads
 
     def planning(self) -> contextlib.AbstractContextManager[object]:
@@ -225,7 +225,8 @@ class Root:
         key = status.st_dev, status.st_ino, status.st_mtime_ns
         if anew or self._foreign is None or self._foreign[0] != key:
             found = self._find_foreign()
-            # What changes within the same tick of the clock has the same time.
+            # Changes within one tick of the clock have the same time, so a recent time proves
+            # nothing.
             settled = time.time_ns() - status.st_mtime_ns > _TICK_NS
             self._foreign = (key, found) if settled else None
             return found
@@ -274,7 +275,7 @@ class Root:
             return {}
 
     def _named_plainly(self) -> dict[int, str]:
-        """As a format of Orbax finds them, without its look into each."""
+        """Finds steps as a format of Orbax does, without its look into each."""
         prefix, digits = self._naming
         pattern = re.compile(rf"{re.escape(prefix)}(\d{{{digits},}})")
         found = {}
@@ -293,7 +294,7 @@ class Root:
         return [step for step in committed if step not in foreign]
 
     def holds(self, step: int) -> bool:
-        """Whether the store has the step."""
+        """Returns true if the store has the step."""
         return step in self.own_steps()
 
     def steps(self) -> list[int]:
@@ -306,7 +307,7 @@ class Root:
         return sorted({*flying, *self.steps()})
 
     def infos(self, lightweight: bool = False) -> list[Info]:
-        """What policies know of all steps, and of those that are being saved, ascending.
+        """Returns what policies know of all steps, and of those that are being saved, ascending.
         lightweight: no times and metrics of steps that are there already."""
         flying = {} if self._shared is None else self._shared.in_flight()
         foreign = self.foreign()
@@ -374,7 +375,8 @@ class Root:
         return saving
 
     def _remove(self, paths: Iterable[str]) -> None:
-        """What others have under a name. The view, which may have found it taken, looks again."""
+        """Removes what others have under a name. The view, which may have found it taken, looks
+        again."""
         for path in paths:
             with contextlib.suppress(CheckpointNotFoundError):
                 durable.remove(path)
@@ -386,8 +388,8 @@ class Root:
                 self._shared.view.wait(0)
 
     def _finish_overwrites(self, store: _store.Store) -> None:
-        """Of what a killed process left: a step is durable, and what it takes the place of is
-        there."""
+        """Finishes the overwrites of a killed process: a step is durable, and what it takes the
+        place of is there."""
         foreign = self.foreign()
         for step in store.steps() if foreign else []:
             if step in foreign:

@@ -47,7 +47,7 @@ _SNAPSHOT_BYTES_MAX = 64 << 20
 
 
 class Form:
-    """How a checkpoint is written.
+    """The form in which a checkpoint is written.
 
     layout: "v1", or "flat" of one item, as v0's checkpointers write a tree.
     handlers: Orbax's names of the handlers of items, where the export's own are others.
@@ -361,7 +361,8 @@ def delete_item(target: str, name: str) -> None:
 
 
 def store_in(path: str) -> str | None:
-    """Where the store of a single checkpoint is; None if `path` has none, or is a root of steps."""
+    """Returns the path of the store of a single checkpoint; None if `path` has none, or is a root
+    of steps."""
     if not any(os.path.exists(os.path.join(path, name))
                for name in (CHECKPOINT_METADATA, TREE_FILE, INDICATOR)):
         return None

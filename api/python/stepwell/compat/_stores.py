@@ -24,7 +24,7 @@ OWN_METADATA = "stepwell_orbax"  # a key of a step's metadata, of the facades al
 
 
 class Info(NamedTuple):
-    """What policies know of a step."""
+    """The facts that policies know of a step."""
 
     step: int
     time: datetime.datetime

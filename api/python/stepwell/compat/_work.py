@@ -68,7 +68,7 @@ class Work(Generic[T]):
 
     @property
     def error(self) -> BaseException | None:
-        """What went wrong, once it is done."""
+        """The error, once it is done."""
         return self._error
 
     def wait(self) -> None:

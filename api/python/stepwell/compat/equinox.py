@@ -48,7 +48,7 @@ _FILE_KEY = "equinox_leaf_file"  # of such a file, in the place of the leaf
 
 
 class TreeMismatchError(MismatchError, RuntimeError):
-    """What is stored does not fit `like`: MismatchError, and the RuntimeError of Equinox."""
+    """The stored tree does not fit `like`: MismatchError, and the RuntimeError of Equinox."""
 
 
 def default_serialise_filter_spec(f: Any, x: Any) -> None:
@@ -166,7 +166,7 @@ class _LeafWriter(io.RawIOBase):
         return len(self._written[-1])
 
     def result(self) -> Any:
-        """What is saved for the leaf."""
+        """Returns what is saved for the leaf."""
         if not self._written:
             return self.leaf
         return {_FILE_KEY: np.frombuffer(b"".join(self._written), np.uint8)}
@@ -241,7 +241,7 @@ def _map(function: Callable[[Any, tuple[Any, ...], Any], Any], specs: Any, tree:
 
 def _call(function: Callable[[Any, tuple[Any, ...], Any], Any], spec: Any, keys: tuple[Any, ...],
           leaf: Any) -> Any:
-    """What goes wrong in a filter_spec is Equinox's RuntimeError."""
+    """Calls a filter_spec. An error in it is Equinox's RuntimeError."""
     components = tuple(map(_component, keys))
     words = f"Error at leaf with path {keys}"
     try:

@@ -52,7 +52,8 @@ _TRIES = 10  # of a restore whose checkpoint goes meanwhile
 
 
 def __getattr__(name: str) -> Any:
-    """What is not replaced here is Flax's own: natural_sort, convert_pre_linen and others."""
+    """Gives Flax's own names that are not replaced here: natural_sort, convert_pre_linen and
+    others."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("flax.training.checkpoints"), name)
@@ -149,7 +150,7 @@ def save_checkpoint_multiprocess(
         keep: int = 1, overwrite: bool = False, keep_every_n_steps: int | None = None,
         async_manager: AsyncManager | None = None, gda_manager: Any = None,
         orbax_checkpointer: Any = None) -> str:
-    """As `save_checkpoint`, called by every process: each writes the shards that it owns, and the
+    """Does `save_checkpoint`, called by every process: each writes the shards that it owns, and the
     step commits on all or on none."""
     _wait_for(gda_manager)
     return save_checkpoint(ckpt_dir, target, step, prefix, keep, overwrite, keep_every_n_steps,
@@ -264,8 +265,8 @@ def _state_dict(loaded: Any) -> Any:
 
 def _superseded(checkpoints: list[Checkpoint], number: int, keep: int, overwrite: bool,
                 keep_every_n_steps: int | None) -> list[Checkpoint]:
-    """What goes once `number` is saved: what lies above an overwritten step, and of the rest what
-    `keep` does not name, with the arithmetic of Flax."""
+    """Returns the steps that go once `number` is saved: those above an overwritten step, and of the
+    rest those that `keep` does not name, with the arithmetic of Flax."""
     gone = [each for each in checkpoints if overwrite and each.number > number]
     left = checkpoints[:len(checkpoints) - len(gone)]
     last_kept = float("-inf")
@@ -290,7 +291,8 @@ def _step_number(step: Any) -> int:
 
 
 def _outdated(path: str, step: int) -> Exception:
-    """What Flax raises: InvalidCheckpointError, or ValueError where it stands on Orbax."""
+    """Makes the error that Flax raises: InvalidCheckpointError, or ValueError where it stands on
+    Orbax."""
     errors: Any = importlib.import_module("flax.errors")
 
     class InvalidCheckpointError(errors.InvalidCheckpointError, ValueError):  # type: ignore[misc]

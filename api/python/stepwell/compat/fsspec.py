@@ -85,7 +85,7 @@ class StepwellFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._stores[root]
 
     def _exported(self, store: _store.Store, step: int, rest: str) -> str:
-        """Where a file of a step is, in the step's export."""
+        """Returns the path of a step's file in the step's export."""
         with self._lock:
             time = store[step].time
             made = self._exports.get((store.path, step))

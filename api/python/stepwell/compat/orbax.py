@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ._orbax_v0.manager import CheckpointManager as CheckpointManager
 
 globals().update(public_names(__name__))
-# Of Orbax's modules, and here from the beginning.
+# These come from Orbax's modules, and are here from the beginning.
 _MORE = {name: getattr(module, name) for module, names in (
     (_orbax.options, ("AtomicityMode", "AtomicityOptions", "FileOptions",
                       "MultiprocessingOptions")),

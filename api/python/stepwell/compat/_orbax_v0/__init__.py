@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stepwell.compat.orbax replaces of orbax.checkpoint, and what that stands on."""
+"""The replacements for orbax.checkpoint in stepwell.compat.orbax, and their ground."""

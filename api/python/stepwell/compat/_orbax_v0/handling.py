@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a manager saves items: as one of the interfaces of Orbax's CheckpointManager says it."""
+"""Decides how a manager saves items: as one of the interfaces of Orbax's CheckpointManager does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .step_items import DEFAULT_ITEM
 def composite_handler(options: orbax.CheckpointManagerOptions, checkpointers: Any,
                       item_names: Sequence[str] | None, item_handlers: Any, registry: Any
                       ) -> tuple[bool | None, bool, orbax.CompositeCheckpointHandler]:
-    """Whether steps are one item without a name (None: the first call will tell), whether saves go
-    on in the background, and the handler of all items. ValueError for what excludes each other."""
+    """Returns whether steps are one item without a name (None: the first call will tell), whether
+    saves go on in the background, and the handler of all items. ValueError for options that exclude
+    each other."""
     given = {"checkpointers": checkpointers, "item_names": item_names,
              "item_handlers": item_handlers, "handler_registry": registry}
     for one, other in (("checkpointers", "item_names"), ("checkpointers", "item_handlers"),

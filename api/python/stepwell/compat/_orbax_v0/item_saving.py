@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a save makes of each item's arguments."""
+"""Turns each item's arguments into what a save takes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _save_files(handler: Any, folder: str, args: Any, timeout: float | None) -> 
 
 
 def _begin_operation() -> None:
-    """As Orbax's checkpointers begin a save: without, its handlers may wait for signals that an
-    earlier save of Orbax in this process has contracted. The numbers have no public name."""
+    """Begins a save as Orbax's checkpointers do: without it, its handlers may wait for signals that
+    an earlier save of Orbax in this process has contracted. The numbers have no public name."""
     numbers = importlib.import_module("orbax.checkpoint._src.futures.synchronization")
     for name in ("OperationIdGenerator", "HandlerAwaitableSignalOperationIdGenerator"):
         if hasattr(numbers, name):
@@ -69,7 +69,7 @@ class Saving:
             self._own.setdefault("kinds", {})[name] = kind
         if typestr not in IMPLIED_HANDLERS:
             self._own.setdefault("handlers", {})[name] = typestr
-        # Of a Composite, which a handler around a composite one takes, each attribute is an item.
+        # A handler around a composite one takes a Composite, each attribute of which is an item.
         custom = None if isinstance(args, Composite) else getattr(args, "custom_metadata", None)
         if custom is not None:
             self._own.setdefault("custom_metadata", {})[name] = custom

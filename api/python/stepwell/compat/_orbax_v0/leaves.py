@@ -26,7 +26,7 @@ _EXACT = (str, bytes, complex)  # Python types that no other becomes
 
 @dataclasses.dataclass(frozen=True)
 class Want:
-    """What one leaf is restored as. `as_saved`: as the type that it was saved as.
+    """The type that one leaf is restored as. `as_saved`: as the type that it was saved as.
 
     sharding, shape: of a jax array; None: as saved. strict: an array of another shape is an error;
     else it is padded with zeros or truncated. python: the type of a Python value.
@@ -59,8 +59,8 @@ def is_key(dtype: Any) -> bool:
 
 
 def want_of_args(args: Any, leaf: Any = None) -> Want:
-    """As RestoreArgs say. `leaf`: the target's, whose shape and dtype hold where ArrayRestoreArgs
-    have none."""
+    """Returns what RestoreArgs ask for. `leaf`: the target's, whose shape and dtype hold where
+    ArrayRestoreArgs have none."""
     kind, dtype = args.restore_type, args.dtype
     if kind is None:
         return Want(dtype=dtype)
@@ -82,7 +82,8 @@ def want_of_args(args: Any, leaf: Any = None) -> Want:
 
 
 def want_of_leaf(leaf: Any, record: Record | None, strict: bool, fallback: Any) -> Want:
-    """As a leaf of a target says. TypeError if it is of no type that can be a target."""
+    """Returns what a leaf of a target asks for. TypeError if it is of no type that can be a
+    target."""
     if leaf is PLACEHOLDER:
         return Want("skip")
     if isinstance(leaf, StringMetadata):
@@ -192,7 +193,8 @@ class _Reader:
                                                 .item()))
 
     def _check_shape(self, number: int, record: Record, want: Want, shape: tuple[int, ...]) -> bool:
-        """Whether the stored shape is the wanted one; if not, it is to be padded or truncated."""
+        """Checks that the stored shape is the wanted one; if not, it is to be padded or
+        truncated."""
         if want.shape is None or want.shape == shape or is_key(want.dtype):
             return True
         if want.strict:
@@ -255,7 +257,7 @@ def _of_rank(sharding: Any, rank: int) -> Any:
 
 
 def _array_of(record: Record, dtype: Any) -> Callable[[Any], Any]:
-    """What makes a NumPy array of a stored leaf."""
+    """Returns a function that makes a NumPy array of a stored leaf."""
     if record.kind == ARRAY:
         return same if dtype is None or dtype == record.dtype else Cast(dtype)
     value_type = record.value_type

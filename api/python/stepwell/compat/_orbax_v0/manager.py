@@ -109,11 +109,12 @@ class CheckpointManager(orbax.CheckpointManager):
         self._steps.reload()
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether JAX's preemption service has reached its sync point."""
+        """Returns true if JAX's preemption service has reached its sync point."""
         return bool(orbax.utils.reached_preemption(step))
 
     def should_save(self, step: int) -> bool:
-        """Whether the options ask to save this step. Never for one that is not behind the last."""
+        """Returns true if the options ask to save this step. Never for one that is not behind the
+        last."""
         step = _step_number(step)
         if self._options.read_only:
             _logger.warning("%s is read only, save will be skipped", self._directory)
@@ -247,7 +248,7 @@ class CheckpointManager(orbax.CheckpointManager):
             raise self._pending[1].error
 
     def is_saving_in_progress(self) -> bool:
-        """Whether a save is under way."""
+        """Returns true while a save is under way."""
         return self._pending is not None and not self._pending[1].done()
 
     def _is_saving(self, step: int) -> bool:

@@ -17,7 +17,8 @@ from .manager import CheckpointManager
 
 _ORBAX = orbax.__name__ + "."
 
-# What takes the place of what, under whichever name and in whichever module Orbax has it.
+# Pairs of (Orbax's object, its replacement), under whichever name and in whichever module Orbax has
+# it.
 _OURS = [(orbax.CheckpointManager, CheckpointManager), (orbax.Checkpointer, Checkpointer),
          (orbax.AsyncCheckpointer, AsyncCheckpointer),
          (orbax.StandardCheckpointer, StandardCheckpointer),
@@ -27,7 +28,8 @@ _OURS = [(orbax.CheckpointManager, CheckpointManager), (orbax.Checkpointer, Chec
 
 
 def public_names(facade: str) -> dict[str, Any]:
-    """What the module `facade` has beside its own. `import facade.args` works as well."""
+    """Returns the names that the module `facade` has beside its own. `import facade.args` works as
+    well."""
     found: dict[str, Any] = {}
     for name, value in vars(orbax).items():
         if name.startswith("_") or name == "v1":  # v1 is another facade

@@ -28,14 +28,14 @@ _NATIVE = (StandardCheckpointHandler, PyTreeCheckpointHandler, BasePyTreeCheckpo
 _OVERRIDDEN = ("save", "async_save", "restore", "finalize")
 _JSON_FILE = "metadata"  # JsonCheckpointHandler's by default, which a view has, too
 
-# How handlers save and restore that have no arguments of their own: as the class that they are of.
+# Handlers without arguments of their own save and restore with those of their base class.
 _ARGS: dict[Any, tuple[Any, Any]] = {
     BasePyTreeCheckpointHandler: (args.PyTreeSave, args.PyTreeRestore),
     **{cls: args.get_registered_args_cls(cls) for cls in _NATIVE if args.has_registered_args(cls)}}
 
 
 class ArrayItem(NamedTuple):
-    """How an array that is an item is stored: Orbax gives it this name."""
+    """An array that is an item. Orbax gives it this name."""
 
     checkpoint: Any
 
@@ -74,7 +74,7 @@ def arguments(cls: type[Any], given: Any, for_restore: bool) -> Any:
 
 
 def item_of(cls: type[Any], given: Any) -> Any:
-    """What is saved for the arguments of a native handler. ValueError, TypeError."""
+    """Returns what is saved for the arguments of a native handler. ValueError, TypeError."""
     given = arguments(cls, given, False)
     item = given.item
     if cls is JsonCheckpointHandler:
@@ -128,7 +128,7 @@ def _cast(leaf: Any, dtype: Any) -> Any:
 
 
 def restored(cls: type[Any], stored: StoredItem, given: Any) -> Any:
-    """What the arguments of a native handler ask for of a tree."""
+    """Returns what the arguments of a native handler ask for of a tree."""
     if cls is StandardCheckpointHandler:
         return restore_standard(stored, given)
     if cls is ArrayCheckpointHandler:

@@ -18,7 +18,7 @@ def save_policy(options: CheckpointManagerOptions) -> Any:
 
 
 def keep_policy(options: CheckpointManagerOptions) -> Any:
-    """What to keep: the policy of the options, or what their older fields mean."""
+    """Returns the policy of the options, or the one that their older fields mean."""
     if options.preservation_policy is None:
         return checkpoint_manager._get_default_preservation_policy(options)
     if options.keep_time_interval or options.max_to_keep or options.keep_period:

@@ -25,7 +25,7 @@ _PARTIAL = ("partial_restore=True restores what the target has; transforms={} ta
 
 
 def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:
-    """What StandardRestore asks for: leaves as those of the target."""
+    """Restores as StandardRestore asks: leaves as those of the target."""
     if asked.item is None:
         return _restore_all(item, {}, asked.fallback_sharding)
     wants: dict[Names, Want] = {}
@@ -42,7 +42,7 @@ def restore_standard(item: StoredItem, asked: args.StandardRestore) -> Any:
 
 
 def restore_pytree(item: StoredItem, asked: args.PyTreeRestore) -> Any:
-    """What PyTreeRestore asks for: leaves as restore_args say, without as they were saved."""
+    """Restores as PyTreeRestore asks: leaves as restore_args say, without as they were saved."""
     given = {names: each for names, each in to_flat_dict(asked.restore_args).items()
              if isinstance(each, RestoreArgs)}
     if getattr(asked, "transforms", None) is not None:
@@ -131,7 +131,7 @@ def _restore_transformed(item: StoredItem, asked: args.PyTreeRestore, given: dic
 
 def _want_for(names: Names, target: dict[Names, Any], transforms: dict[str, Any],
               given: dict[Names, Any], default_to_original: bool) -> Want | None:
-    """What a stored leaf is restored as; None: nothing needs it."""
+    """Returns the type that a stored leaf is restored as; None: nothing needs it."""
     key = "/".join(names)
     falls_back = False
     for pattern, transform in transforms.items():

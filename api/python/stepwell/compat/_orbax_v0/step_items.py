@@ -34,14 +34,14 @@ _JSONS = (".JsonCheckpointHandler", ".JsonHandler")
 
 
 def kind_of_handler(typestr: str | None) -> str:
-    """Of which kind the items of a handler are, by its name."""
+    """Returns the kind of a handler's items, by the handler's name."""
     if typestr is None or typestr.endswith(_TREES):
         return TREE
     return JSON if typestr.endswith(_JSONS) else FILES
 
 
 class StepItems:
-    """What is in one checkpoint.
+    """The items of one checkpoint.
 
     shown: waits until the checkpoint's directory, which Orbax reads, too, is there.
     """
@@ -57,7 +57,8 @@ class StepItems:
             {*opened.names, *([METRICS] if opened.metrics is not None else [])})
 
     def all_names(self) -> list[str]:
-        """What a restore of all items restores. FileNotFoundError if a copy lacks some."""
+        """Returns the names that a restore of all items restores. FileNotFoundError if a copy lacks
+        some."""
         if self._opened.missing:
             raise FileNotFoundError(
                 f"{self.path} is a copy that lacks {self._opened.missing}, which Orbax cannot hold "
@@ -66,7 +67,7 @@ class StepItems:
 
     @property
     def is_default(self) -> bool:
-        """Whether the checkpoint was saved as one item without a name."""
+        """True if the checkpoint was saved as one item without a name."""
         return DEFAULT_ITEM in self.names
 
     def check_is_one(self) -> None:
@@ -84,12 +85,12 @@ class StepItems:
         return self._opened.names[0] if self._opened.item is None else self._opened.item
 
     def _is_metrics(self, name: str) -> bool:
-        """Whether this is the store's metrics, which Orbax takes for an item."""
+        """Returns true if this is the store's metrics, which Orbax takes for an item."""
         return (name == METRICS and self._stored is not None and not self.is_one
                 and name not in self._stored.view.items)
 
     def _own(self, kind: str, name: str) -> Any:
-        """What this facade kept of an item in the step's metadata."""
+        """Returns the metadata that this facade kept for an item in the step's metadata."""
         own = (self._opened.metadata.get(OWN_METADATA) if self._stored is None
                else self._stored.own)
         return own.get(kind, {}).get(self._name(name)) if isinstance(own, dict) else None
@@ -105,7 +106,7 @@ class StepItems:
         return kind
 
     def directory_of(self, name: str) -> Any:
-        """Where Orbax finds the item."""
+        """Returns the directory in which Orbax finds the item."""
         path = epath.Path(self.path)
         return path if self._opened.flat else path / self._name(name)
 
@@ -147,7 +148,7 @@ class StepItems:
                              if key not in (OWN_METADATA, "orbax")})
 
     def item_metadata(self, name: str, handler: Any) -> Any:
-        """What is known of an item without reading its data; None if the handler does not say."""
+        """Describes an item without reading its data; None if the handler does not say."""
         if name == METRICS or handler is None:
             return None
         if native_class(handler) is not None:
@@ -168,7 +169,7 @@ class StepItems:
         return StoredItem(store[step]._source, item)
 
     def restore(self, name: str, handler: Any, given: Any) -> Any:
-        """What the arguments of a handler ask for of an item."""
+        """Restores what the arguments of a handler ask for of an item."""
         cls = native_class(handler)
         if cls is not None:
             given = arguments(cls, given, True)

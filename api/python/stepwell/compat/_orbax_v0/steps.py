@@ -34,8 +34,8 @@ class Steps:
             step_format_fixed_length=options.step_format_fixed_length)
         self._read_only = options.read_only
         self._lightweight = options.lightweight_initialize
-        # Of steps that this manager saved: metrics that the store was not given, or that are not
-        # looked for there.
+        # Metrics of steps that this manager saved: those that the store was not given, or whose
+        # copy there is not looked up.
         self._metrics: dict[int, Any] = {}
         self._scalars: dict[int, Any] = {}  # of Orbax's steps: metrics that are no dict
         self._root: Root | None = None
@@ -55,7 +55,7 @@ class Steps:
         return self._open().listed()
 
     def infos(self) -> list[CheckpointInfo]:
-        """What is known of each of them."""
+        """Returns the facts about each step."""
         root = self._open()
         infos = root.infos(lightweight=self._lightweight)
         foreign = root.foreign() if self._options.best_fn and not self._lightweight else {}
@@ -84,7 +84,8 @@ class Steps:
         return None
 
     def read(self, step: int, read: Callable[[StepItems], T]) -> T:
-        """What `read` gives of a step; waits if it is being saved. FileNotFoundError."""
+        """Returns the result of `read` for a step; waits if it is being saved.
+        FileNotFoundError."""
         root = self._open()
         if step not in root.steps() and step in root.listed():
             with contextlib.suppress(Error):
@@ -94,7 +95,7 @@ class Steps:
     # ---- changes ----
 
     def planning(self) -> contextlib.AbstractContextManager[object]:
-        """As Root's."""
+        """The same as Root's."""
         return self._open().planning()
 
     def save(self, step: int, items: Mapping[str, Any], *, metadata: Any, metrics: Any,
@@ -149,7 +150,7 @@ class Steps:
 
     @property
     def leads(self) -> bool:
-        """Whether this process changes the directory for all."""
+        """True if this process changes the directory for all."""
         return self._open().leads
 
     def wait_for_view(self) -> None:

@@ -66,13 +66,13 @@ class Checkpointer(Saving):
 
     def load_async(self, step: Any = None, abstract_state: Any = None, *,
                    checkpointable_name: str = STATE) -> Work[Any]:
-        """As `load`, in the background. Orbax does not have it."""
+        """Does `load` in the background. Orbax does not have it."""
         return in_background(lambda: self.load(step, abstract_state,
                                                checkpointable_name=checkpointable_name))
 
     def load_checkpointables_async(self, step: Any = None, abstract_checkpointables: Any = None
                                    ) -> Work[dict[str, Any]]:
-        """As `load_checkpointables`, in the background. Orbax does not have it."""
+        """Does `load_checkpointables` in the background. Orbax does not have it."""
         return in_background(lambda: self.load_checkpointables(step, abstract_checkpointables))
 
     # ---- metadata ----
@@ -121,7 +121,7 @@ class Checkpointer(Saving):
 
     def delete_async(self, step: Any, *, checkpointable_name: str | None = None,
                      missing_ok: bool = False) -> Work[bool]:
-        """As `delete`, in the background."""
+        """Does `delete` in the background."""
         number, name = number_of(step), checkpointable_name
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError("step must be an explicit Python int.")

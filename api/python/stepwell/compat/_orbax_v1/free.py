@@ -46,18 +46,18 @@ def save(path: Any, state: Any, *, checkpointable_name: str = STATE, overwrite: 
 
 def save_async(path: Any, state: Any, *, checkpointable_name: str = STATE, **options: Any
                ) -> Work[None]:
-    """As `save`, in the background. When it returns, the state may be changed or donated."""
+    """Does `save` in the background. When it returns, the state may be changed or donated."""
     return save_checkpointables_async(path, {checkpointable_name: state}, **options)
 
 
 def save_checkpointables(path: Any, checkpointables: dict[str, Any], **options: Any) -> None:
-    """As `save`, several checkpointables, by name, as one checkpoint."""
+    """Does `save` for several checkpointables, by name, as one checkpoint."""
     save_checkpointables_async(path, checkpointables, **options).result()
 
 
 def save_checkpointables_async(path: Any, checkpointables: dict[str, Any], *,
                                overwrite: bool = False, custom_metadata: Any = None) -> Work[None]:
-    """As `save_checkpointables`, in the background."""
+    """Does `save_checkpointables` in the background."""
     check_names(checkpointables)
     context = get_context()
     if _layout(context) == SAFETENSORS:
@@ -81,7 +81,7 @@ def save_checkpointables_async(path: Any, checkpointables: dict[str, Any], *,
 
 
 def _is_safetensors(path: Any, context: Any) -> bool:
-    """Whether it is for Orbax to load: files of that kind have nothing to do with a store."""
+    """Returns true if Orbax is to load it: files of that kind have nothing to do with a store."""
     if _layout(context) != ANY:
         return _layout(context) == SAFETENSORS
     where = local_path(path)
@@ -125,7 +125,7 @@ def _read(path: Any, read: Callable[[Opened], T]) -> T:
 
 def load_async(path: Any, abstract_state: Any = None, *,
                checkpointable_name: str | None = AUTO) -> Work[Any]:
-    """As `load`, in the background. Orbax has it for safetensors only."""
+    """Does `load` in the background. Orbax has it for safetensors only."""
     return in_background(lambda: load(path, abstract_state,
                                       checkpointable_name=checkpointable_name))
 
@@ -150,7 +150,7 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
 
 def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None
                                ) -> Work[dict[str, Any]]:
-    """As `load_checkpointables`, in the background. Orbax does not have it."""
+    """Does `load_checkpointables` in the background. Orbax does not have it."""
     return in_background(lambda: load_checkpointables(path, abstract_checkpointables))
 
 
@@ -207,7 +207,7 @@ def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: boo
 
 def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False
                  ) -> Work[bool]:
-    """As `delete`, in the background."""
+    """Does `delete` in the background."""
     check_deletion(checkpointable_name, missing_ok, get_context())
     target, name = local_path(path), checkpointable_name
     if os.path.islink(target):
@@ -266,7 +266,7 @@ def check_deletion(name: Any, missing_ok: Any, context: Any) -> None:
 
 
 def check_item(place: Opened, name: str, missing_ok: bool) -> bool:
-    """Whether the item is there; raises where it cannot be deleted."""
+    """Checks that the item is there; raises where it cannot be deleted."""
     if place.flat:
         raise InvalidLayoutError(f"Checkpoint at {place.path} has no named checkpointables.")
     names = names_of(place)

@@ -63,7 +63,7 @@ class Items(NamedTuple):
         return {**(custom or {}), **({OWN_METADATA: {"handlers": own}} if own else {})} or None
 
     def form(self, context: Any) -> _single.Form:
-        """How a checkpoint of its own is written."""
+        """Returns the form in which a checkpoint of its own is written."""
         saving = context.array.saving
         return _single.Form(
             zarr=3 if saving.use_zarr3 else 2, codec="auto" if saving.use_compression else "raw",
@@ -83,7 +83,7 @@ def check_names(checkpointables: Any, may_be_empty: bool = False) -> None:
 
 
 def _handler_to_save(registry: Any, name: str, value: Any) -> Any:
-    """As Orbax finds it. What it has no handler for, but the store can hold, is a tree."""
+    """Finds the handler as Orbax does. An item without one that the store can hold is a tree."""
     if (value is not None and registry.has(name) and registry.get(name) is handlers.PyTreeHandler
             and not isinstance(value, handlers.StatefulCheckpointable)):
         return handlers.PyTreeHandler()  # without a look at each leaf by each handler
@@ -129,7 +129,7 @@ async def _load(handler: Any, folder: Any, abstract: Any) -> Any:
 
 
 def _handler_to_load(place: Opened, name: str, abstract: Any, context: Any) -> Any:
-    """As Orbax finds it. An item for which it has none is a tree if it is stored as one."""
+    """Finds the handler as Orbax does. An item without one is a tree if it is stored as one."""
     registry = context.checkpointables.registry
     if (abstract is None and registry.has(name)
             and registry.get(name) is handlers.PyTreeHandler):

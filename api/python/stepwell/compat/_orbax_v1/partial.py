@@ -47,7 +47,7 @@ def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
 
 
 def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Work[None]:
-    """As `save`, in the background. FileExistsError if the checkpoint is finalized already;
+    """Does `save` in the background. FileExistsError if the checkpoint is finalized already;
     PartialSaveReplacementError, of Orbax, for a leaf that an earlier call saved, or that lies where
     one saved a tree, or the other way round."""
     context = get_context()

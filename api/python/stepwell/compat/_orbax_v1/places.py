@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a path, and the name of a checkpointable, mean to Orbax v1."""
+"""Resolves a path, and the name of a checkpointable, as Orbax v1 does."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _has(folder: str, name: str) -> bool:
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether the path is a checkpoint of Orbax or Stepwell, not a part or a root of some."""
+    """Returns true if the path is a checkpoint of Orbax or Stepwell, not a part or a root of
+    some."""
     return _resolve.is_checkpoint(local_path(path))
 
 

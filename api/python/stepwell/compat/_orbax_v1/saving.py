@@ -55,8 +55,8 @@ class _Save:
 
 
 class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
-    """What a Checkpointer is, but for loads and deletions. It is Orbax's class for `isinstance`
-    alone: every method is replaced."""
+    """A Checkpointer without loads and deletions. It is Orbax's class for `isinstance` alone: every
+    method is replaced."""
 
     def __init__(self, directory: Any, *, context: Any = None, save_decision_policy: Any = None,
                  preservation_policy: Any = None, step_name_format: Any = None,
@@ -119,13 +119,13 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
     # ---- saving ----
 
     def should_save(self, step: Any) -> bool:
-        """Whether the policy wants this step. Never one up to the latest."""
+        """Returns true if the policy wants this step. Never one up to the latest."""
         number = number_of(step)
         preempted = jax_says_so(number)
         return self._decide(lambda: self._wants(number, self._infos(), preempted), "should_save")
 
     def _decide(self, decision: Callable[[], T], what: str) -> T:
-        """What process 0 decides for all: another one may not have heard yet which steps went."""
+        """Decides on process 0 for all: another one may not know yet which steps went."""
         return self._root.store._backend.from_leader(decision, what)
 
     def _wants(self, step: int, infos: list[Info], preempted: bool) -> bool:
@@ -139,7 +139,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
     def _is_wanted(self, step: int, force: bool, overwrite: bool, preempted: bool
                    ) -> tuple[bool, bool]:
-        """Whether the step is there, and whether it is to be saved."""
+        """Returns whether the step is there, and whether it is to be saved."""
         infos = self._infos()
         there = any(info.step == step for info in infos)
         others = [info for info in infos if info.step != step]
@@ -168,12 +168,12 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
     def save_async(self, step: int, state: Any, *, checkpointable_name: str = STATE,
                    **options: Any) -> Saved | None:
-        """As `save`, in the background. None if the policy does not want the step."""
+        """Does `save` in the background. None if the policy does not want the step."""
         return self.save_checkpointables_async(step, {checkpointable_name: state}, **options)
 
     def save_checkpointables(self, step: int, checkpointables: dict[str, Any], **options: Any
                              ) -> bool:
-        """As `save`, several checkpointables by name."""
+        """Does `save` for several checkpointables by name."""
         response = self.save_checkpointables_async(step, checkpointables, **options)
         return response is not None and response.result()
 
@@ -181,7 +181,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
                                    force: bool = False, overwrite: bool = False,
                                    metrics: Any = None, custom_metadata: Any = None
                                    ) -> Saved | None:
-        """As `save_checkpointables`, in the background."""
+        """Does `save_checkpointables` in the background."""
         self._wait_for_deletion()
         self._raise_failure()
         started = time.time()
@@ -206,7 +206,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
     def _begin(self, step: int, items: Items, there: bool, metrics: Any, custom_metadata: Any,
                context: Any) -> _Save:
-        # What process 0 retires counts.
+        # Process 0 decides which steps are retired.
         gone = retired(self._given_up(step, metrics), step, items.trees) if self._root.leads else []
         others = [each for each in gone if each != step]
         saving = _Save(step, there, Old.all_of(self._root, [step] * there + others))
@@ -251,7 +251,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
                         each.work.reported, self._failure = True, each.work.error
 
     def is_saving_in_progress(self) -> bool:
-        """Whether a save is under way."""
+        """Returns true while a save is under way."""
         return any(not each.work.done() for each in list(self._saves))
 
     def cancel(self, step: Any = None) -> None:

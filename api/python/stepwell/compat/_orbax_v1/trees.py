@@ -71,7 +71,7 @@ class Target:
         self.like = self._walk(target, item.number)
 
     def finish(self, loaded: Any) -> Any:
-        """What was loaded into `like`, as the caller's target has it."""
+        """Makes the loaded values of `like` into the form of the caller's target."""
         if not any(self._after):
             return loaded
         after = iter(self._after)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a save takes away, a version of its step or steps that retention gives up: it is there again
-if the save is cancelled."""
+"""Brings back what a save takes away, a version of its step or steps that retention gives up, if
+the save is cancelled."""
 
 from __future__ import annotations
 
