@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine stands on, injected: the machine in production, one seed in the simulation.
+// The engine's surroundings, injected: the machine in production, one seed in the simulation.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ namespace stepwell::db {
 struct Environment {
   io::FileSystem* file_system = nullptr;
   std::shared_ptr<io::FileSystem> own_file_system;  // keeps that where it is the store's own
-  // Of a writer, until it closes: a store that is renamed under it stays the one that it writes to.
+  // Set in a writer until it closes. It makes a store that is renamed under its writer stay the one
+  // that it writes to.
   std::shared_ptr<const void> held_root;
   std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
   std::shared_ptr<io::Executor> workers;  // pure CPU work

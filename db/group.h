@@ -23,7 +23,7 @@ struct StoreGroup {
 // "root/process_3": where part 3 of the group of `root` lies; part 0 is the root itself.
 std::string PartPath(const std::string& root, uint32_t part);
 
-// Whether part 0 has this step with others.
+// Returns true if part 0 has this step together with other parts.
 inline bool HasOtherParts(const format::StepRecord& step) {
   return step.group && step.group->part == 0 && step.group->parts.size() > 1;
 }
@@ -35,13 +35,13 @@ struct GroupSave {
   std::vector<uint32_t> parts;  // ids of all parts of the step, ascending, with 0
 };
 
-// What became of a prepared step.
+// The decision on a prepared step.
 struct Decision {
   uint64_t step = 0;
   format::Id128 save_id{};
   bool commit = false;  // else it is aborted: what it wrote is dead space
-  // Of a commit. Part 0: other steps that end in it, as SaveRequest::retire. Other parts: what
-  // Decide returned on part 0.
+  // Only for a commit. On part 0: other steps that end in it, as in SaveRequest::retire. On other
+  // parts: what Decide returned on part 0.
   std::vector<uint64_t> dead;
   uint64_t decision_number = 0;
   // Parts other than 0: whether to wait until it is durable. On part 0 it always is: that is the
@@ -57,7 +57,7 @@ struct Decided {
   uint64_t decision_number = 0;  // for the other parts
 };
 
-// What a store knows of its group, for the process that decides what a crash left.
+// The state of a store in its group, for the process that decides about what a crash left.
 struct GroupStatus {
   format::Id128 group_id{};
   uint32_t part = 0;
@@ -73,7 +73,7 @@ GroupStatus MakeGroupStatus(const format::Id128& id, const StoreGroup& part, uin
                             const std::vector<format::StepRecord>& live,
                             std::vector<format::StepRecord> undecided);
 
-// Whether a store is the part that it is opened as; `wanted` none: whatever it is.
+// Checks that a store is the part that it is opened as. Without `wanted` any part passes.
 Status CheckPart(const std::string& path, const format::StoreSlot& slot,
                  const std::optional<StoreGroup>& wanted);
 

@@ -14,7 +14,7 @@ namespace stepwell::db {
 
 // "/a/b" for "/a/b//"; "/" stays.
 std::string WithoutTrailingSlashes(std::string path);
-// Whether it is a symbolic link, as the machine has it. False for what cannot be looked at.
+// Returns true for a symbolic link of the machine. False for a path that cannot be looked at.
 bool IsLink(const std::string& path);
 // The directory that holds `path`: "." and "/" where it has no other. Slashes at the end are
 // nothing.
@@ -26,9 +26,9 @@ inline std::string ReclaimFilePath(const std::string& store) { return store + "/
 inline std::string BallastFilePath(const std::string& store) { return store + "/BALLAST"; }
 inline std::string RetentionFilePath(const std::string& store) { return store + "/RETENTION"; }
 inline std::string ViewsFilePath(const std::string& store) { return store + "/VIEWS"; }
-// Of a store in the directory of its view (ViewOptions::beside).
+// The name of a store in the directory of its view (ViewOptions::beside).
 inline constexpr std::string_view kStoreBesideName = ".stepwell";
-// Whether a store's directory may be called so to be beside a view: ".stepwell", ".stepwell-…".
+// Returns true if a store beside a view may have this name: ".stepwell", ".stepwell-…".
 bool IsStoreBesideName(std::string_view name);
 // The names of the stores beside views in a directory, ascending; none where it cannot be listed.
 std::vector<std::string> StoresIn(io::FileSystem* file_system, const std::string& directory);

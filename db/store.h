@@ -47,7 +47,7 @@ using stepwell::VerifyProblem;
 using stepwell::VerifyReport;
 using stepwell::ViewStats;
 
-// What the engine can do besides OpenOptions.
+// The options of the engine besides OpenOptions.
 struct StoreOptions : OpenOptions {
   StoreOptions() = default;
   StoreOptions(OpenOptions options)  // NOLINT(google-explicit-constructor)
@@ -142,8 +142,8 @@ class StepReader {
  public:
   virtual ~StepReader() = default;
   virtual const format::StepRecord& step() const = 0;
-  // What an error of reading the step's segments by other means than these means: damage, or
-  // kNotFound when nothing pins the step and it was deleted or moved meanwhile.
+  // Explains an error from reading the step's segments by other means than these: it is damage, or
+  // kNotFound if nothing pins the step and it was deleted or moved meanwhile.
   virtual Status Explain(const Status& error) const = 0;
   // Records (nodes too, chunks included) whose leaf keys start with `key_prefix` (of
   // format::EncodeItem or EncodeLeafKey; "" for all), in key order.
@@ -156,8 +156,8 @@ class StepReader {
   virtual Result<LoadStats> Load(std::span<const LoadRequest> requests) = 0;
 };
 
-// What a committed step's caller said of it. The index has it beside the log, so that all of them
-// cost one scan.
+// The texts that the caller gave a committed step. The index has them beside the log, so that
+// reading all of them costs one scan.
 struct StepTexts {
   uint64_t step = 0;
   uint64_t commit = 0;
@@ -173,8 +173,8 @@ struct StoreSnapshot {
     uint64_t step = 0;
     uint64_t commit = 0;
     int64_t time_ns = 0;
-    // Of a step that other parts have shares of: `shares` are their commits, as group->parts; 0
-    // where it is not to be had, and nothing is kept.
+    // Only for a step that other parts have shares of. `shares` are their commits, in the order of
+    // group->parts. A share that is not to be had is 0, and nothing keeps it.
     std::optional<format::GroupRecord> group = {};
     std::vector<uint64_t> shares = {};
   };
@@ -190,7 +190,7 @@ inline StoreSnapshot::Step BriefOf(const format::StepRecord& record) {
 
 class ViewSet;
 
-// What reads a store: of the committed steps all, changed by no call.
+// Reads the committed steps of a store. No call changes them.
 class StoreReader {
  public:
   virtual ~StoreReader() = default;
@@ -223,7 +223,7 @@ class StoreReader {
   // only.
   virtual Result<bool> SealSegments(const std::set<uint64_t>& segments) = 0;
 
-  // What shows this store (view.h); closed with it.
+  // The views of this store (view.h). They are closed with it.
   virtual ViewSet& views() = 0;
 
   virtual StoreStats Stats() = 0;
@@ -240,7 +240,7 @@ class StoreReader {
   virtual io::FileSystem* file_system() = 0;
 };
 
-// What changes a store. A store that is open for reading only refuses: kFailedPrecondition.
+// Changes a store. A store that is open for reading only refuses: kFailedPrecondition.
 class StoreWriter {
  public:
   virtual ~StoreWriter() = default;
@@ -272,17 +272,17 @@ class StoreWriter {
   virtual Result<RepairReport> Repair(bool accept_losses) = 0;
 };
 
-// What takes part in steps of many processes (DESIGN.md, "Many processes").
+// Takes part in steps of many processes (DESIGN.md, "Many processes").
 class GroupPart {
  public:
   virtual ~GroupPart() = default;
 
   // The part that this store is; zero for part 0 and for stores that are no part of anything.
   virtual const StoreGroup& part() const = 0;
-  // What became of a prepared step. Idempotent: a step that was committed so already ends nothing
-  // more; aborting what is not prepared changes nothing.
-  // kNotFound: no such step is prepared here. kFailedPrecondition: it is to be aborted and was
-  // committed; or a pinned step would be replaced; or the store is open for reading only.
+  // Applies the decision on a prepared step. Idempotent: committing again ends no further steps,
+  // and aborting a step that is not prepared changes nothing. kNotFound: no such step is prepared
+  // here. kFailedPrecondition: it is to be aborted and was committed; or a pinned step would be
+  // replaced; or the store is open for reading only.
   virtual Result<Decided> Decide(const Decision& decision) = 0;
   // Steps that are prepared and not decided, in the order in which they were prepared.
   virtual Result<GroupStatus> Group() = 0;

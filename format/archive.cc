@@ -189,7 +189,7 @@ std::string EncodeZipEnd(std::span<const ZipMember> members, uint64_t offset_byt
   }
   const uint64_t directory_bytes = out.size();
   AppendLittle<uint32_t>(0x06064b50, &out);  // zip64 end of central directory
-  AppendLittle<uint64_t>(44, &out);          // what follows of it
+  AppendLittle<uint64_t>(44, &out);          // the length of the rest of this record
   AppendLittle<uint16_t>(kMadeByUnix | kVersion, &out);
   AppendLittle<uint16_t>(kVersion, &out);
   AppendLittle<uint32_t>(0, &out);  // this disk, the directory's
@@ -198,7 +198,7 @@ std::string EncodeZipEnd(std::span<const ZipMember> members, uint64_t offset_byt
   AppendLittle<uint64_t>(members.size(), &out);
   AppendLittle<uint64_t>(directory_bytes, &out);
   AppendLittle<uint64_t>(offset_bytes, &out);
-  AppendLittle<uint32_t>(0x07064b50, &out);  // where that is
+  AppendLittle<uint32_t>(0x07064b50, &out);  // the locator of that record
   AppendLittle<uint32_t>(0, &out);
   AppendLittle<uint64_t>(offset_bytes + directory_bytes, &out);
   AppendLittle<uint32_t>(1, &out);

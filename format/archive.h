@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What files of arrays have around the elements, for writers: .safetensors (8 bytes of length,
-// JSON, then the tensors' bytes without gaps), and zip files whose members are stored, not
-// compressed: zip64 throughout, so sizes have no bounds.
+// Encodes the parts around the elements of files of arrays: .safetensors (8 bytes of length, JSON,
+// then the tensors' bytes without gaps), and zip files whose members are stored, not compressed.
+// They are zip64 throughout, so sizes have no bounds.
 //
-// Of our own, though libraries write zip files: those of Debian (libzip, minizip) want to open,
+// Writes zip files itself, although libraries do: those of Debian (libzip, minizip) want to open,
 // write and rename the file themselves, past io::FileSystem and without its sync, and their CRC
 // runs at a tenth of the disk's speed here. Stored members need no more than these four records.
 #pragma once
@@ -57,11 +57,11 @@ inline constexpr size_t kZipNameBytesMax = 65535;
 // CRC-32 of (what gave `crc`) followed by `bytes`; 0 begins.
 uint32_t ExtendCrc32(uint32_t crc, ConstBytes bytes);
 
-// What precedes a member's bytes. Its crc may come later: 4 bytes, little-endian, at kZipCrcOffset
-// in it.
+// Encodes the header before a member's bytes. Its crc may come later: 4 bytes, little-endian, at
+// kZipCrcOffset in it.
 std::string EncodeZipLocalHeader(const ZipMember& member);
 inline constexpr uint64_t kZipCrcOffset = 14;
-// What follows the last member's bytes, at `offset_bytes`.
+// Encodes the records after the last member's bytes, at `offset_bytes`.
 std::string EncodeZipEnd(std::span<const ZipMember> members, uint64_t offset_bytes);
 
 }  // namespace stepwell::format

@@ -17,7 +17,7 @@ struct Axis {
   int64_t from_stride;
 };
 
-// What happens to one-byte elements on the way.
+// The correction of one-byte elements during a copy.
 enum class Fix { kNone, kBool, kMask2, kMask4 };
 
 std::byte Apply(Fix fix, std::byte value) {

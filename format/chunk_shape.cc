@@ -10,7 +10,7 @@
 namespace stepwell::format {
 namespace {
 
-// What a chunk should have, in bytes; min <= target <= max.
+// The desired size of a chunk in bytes; min <= target <= max.
 struct Window {
   uint64_t min;
   uint64_t target;
@@ -20,7 +20,7 @@ constexpr Window kUsual = {kChunkTargetBytes / 4, kChunkTargetBytes, kChunkBytes
 // Chunks of a shard below this cost more than the shard's own grid.
 constexpr uint64_t kDividingBytesMin = kChunkTargetBytes / 16;
 
-// How far `bytes` is from the target, as a ratio >= 1.
+// Returns the distance of `bytes` from the target, as a ratio >= 1.
 double Distance(uint64_t bytes, uint64_t target) {
   const double ratio = static_cast<double>(bytes) / static_cast<double>(target);
   return ratio > 1 ? ratio : 1 / ratio;

@@ -24,7 +24,7 @@ enum class CodecId : uint16_t { kRaw = 0, kBloscLz4 = 1, kLz4Frame = 2 };
 inline constexpr size_t kCrcBytes = 4;
 inline constexpr uint64_t kPayloadLogicalMax = uint64_t{64} << 20;  // decoders refuse more
 
-// What an array's chunks are in a zarr.json.
+// The description of an array's chunks in a zarr.json.
 enum class ZarrChain : uint8_t {
   kNone,   // nothing that zarr knows: exports encode the array anew
   kBytes,  // bytes(little), crc32c
@@ -35,7 +35,8 @@ struct CodecInfo {
   CodecId id;
   const char* name;
   ZarrChain zarr;
-  // What it makes of `logical_bytes`, at most; without the CRC trailer, as all here.
+  // Returns the most bytes that encoding makes from `logical_bytes`, without the CRC trailer, as
+  // all here.
   size_t (*bytes_max)(size_t logical_bytes);
   // Encodes into `out`, which has bytes_max(); the bytes that it took. `item_bytes`: of an element.
   // Null: as they are.
@@ -65,7 +66,7 @@ Status CheckPayload(ConstBytes payload, uint32_t crc);
 // C-Blosc 1 streams with LZ4 inside are accepted; nothing is trusted.
 Status DecodePayload(CodecId codec, ConstBytes payload, MutableBytes out);
 
-// How far `sample` shrinks with bitshuffle and LZ4: logical / stored bytes, >= 0.9.
+// Returns how far bitshuffle and LZ4 shrink `sample`: logical / stored bytes, >= 0.9.
 double SampleRatio(ConstBytes sample, size_t item_bytes);
 
 // The libraries' wrappers, for codec.cc and what else has streams of these codecs. All sizes are

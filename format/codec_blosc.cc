@@ -20,7 +20,7 @@ constexpr int kLevel = 5;
 
 // C-Blosc does not look whether it was given memory, and crashes: it takes three blocks, and what
 // an inner codec takes.
-constexpr size_t kBlockBytesMax = size_t{256} << 10;  // of that level
+constexpr size_t kBlockBytesMax = size_t{256} << 10;  // at that level
 constexpr size_t kSpareBytes = size_t{1} << 20;
 bool HasMemory(size_t block_bytes) { return io::HasMemory(3 * block_bytes + kSpareBytes); }
 

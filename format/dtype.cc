@@ -50,7 +50,7 @@ constexpr bool NumbersAreDense() {
 }
 static_assert(NumbersAreDense());
 
-// What the bit patterns at the ends of a float type's range mean.
+// The meaning of the bit patterns at the ends of a float type's range.
 enum class Specials : uint8_t {
   kIeee,     // exponent all ones: infinity, NaN
   kNone,     // every pattern is a number

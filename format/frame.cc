@@ -33,7 +33,7 @@ constexpr size_t kPayloadCrcAt = 88;
 constexpr size_t kCrcAt = 124;
 static_assert(kCrcAt + sizeof(uint32_t) == kFrameHeaderBytes);
 
-// Of copies.
+// Begins a copy of a frame.
 constexpr char kCopyMagic[8] = {'\x89', 'S', 'W', 'C', 'O', 'P', 'Y', '\n'};
 constexpr size_t kLengthAt = 8;
 constexpr size_t kBodyCrcAt = 12;
@@ -191,7 +191,7 @@ std::string MakeFrameCopy(std::string_view frame, size_t bytes_max) {
   const auto header = DecodeFrameHeader(AsBytes(frame.substr(0, kFrameHeaderBytes)));
   if (!header.ok()) return {};
   std::string brief = Brief(frame, *header);
-  // As long as the frame, it would pass for it.
+  // A brief as long as the frame would pass for the frame.
   return brief.size() <= bytes_max && brief.size() != frame.size() ? brief : std::string();
 }
 

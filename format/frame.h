@@ -84,8 +84,8 @@ struct FrameCopy {
   FramePlace place;   // of the original
   std::string bytes;  // its header and payload; a brief: the header and another payload
 
-  // Whether it is the whole frame. A brief says what a commit frame did to the live set: it is its
-  // message without metadata, record blocks and leaves.
+  // Returns true if this is the whole frame. A brief says what a commit frame did to the live set:
+  // it is its message without metadata, record blocks and leaves.
   bool whole() const { return bytes.size() == place.length_bytes; }
 };
 
@@ -100,7 +100,7 @@ Result<CopiedFrame> OpenFrameCopy(const FrameCopy& copy);
 // The frame's bytes, or where they are more than `bytes_max` the brief; empty: neither fits.
 std::string MakeFrameCopy(std::string_view frame, size_t bytes_max);
 
-// What a copy takes behind a frame, its padding included.
+// Returns the space that a copy takes behind a frame, its padding included.
 size_t FrameCopySpace(size_t frame_bytes);
 // Writes header, bytes and padding; `out` has FrameCopySpace() bytes.
 void EncodeFrameCopy(const FrameCopy& copy, const Id128& nonce, MutableBytes out);
@@ -115,7 +115,7 @@ struct FrameCopyHeader {
   uint32_t length_bytes = 0;
   uint32_t crc = 0;  // of the copied bytes
 };
-// Of the first kCopyHeaderBytes. kNotFound: no copy of this segment there.
+// Decodes the first kCopyHeaderBytes of a copy. kNotFound: no copy of this segment is there.
 Result<FrameCopyHeader> DecodeFrameCopyHeader(ConstBytes bytes, const Id128& nonce);
 
 }  // namespace stepwell::format

@@ -94,8 +94,8 @@ void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
 void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
                      std::span<const uint64_t> shape, const DTypeInfo& dtype,
                      std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
-// Whether the chunk is one contiguous, unpadded run of the C-contiguous array (then a read can go
-// straight to memory); the offset in bytes of that run in the array.
+// Returns true if the chunk is one contiguous, unpadded run of the C-contiguous array; a read can
+// then go straight to memory. Also gives the run's offset in the array, in bytes.
 bool ChunkIsContiguous(std::span<const uint64_t> shape, std::span<const uint64_t> chunk_shape,
                        uint64_t chunk_index, uint64_t item_bytes, uint64_t* offset_bytes);
 // Copies the part of a decoded chunk that lies in `box` to `out`, whose element 0 is box.start.

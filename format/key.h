@@ -19,7 +19,7 @@ using stepwell::KeyPath;
 using stepwell::PathComponent;
 using stepwell::PathToText;
 
-// Whether such components hold a number, not a name.
+// Returns true if such components hold a number, not a name.
 inline bool IsNumber(PathComponent::Type type) {
   return type == PathComponent::Type::kIntKey || type == PathComponent::Type::kIndex;
 }
@@ -41,7 +41,7 @@ struct LeafKey {
   KeyPath path;
 };
 Result<LeafKey> DecodeLeafKey(std::string_view encoded);
-Status CheckLeafKey(std::string_view encoded);  // whether it decodes, without doing so
+Status CheckLeafKey(std::string_view encoded);  // checks that it decodes, without decoding it
 
 // (step): 8 bytes big-endian: the keys of the index.
 std::string EncodeStep(uint64_t step);

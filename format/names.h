@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the format's numbers are called wherever people or other programs read them; codec.h has
-// the codecs, dtype.h the element types.
+// Names the format's numbers wherever people or other programs read them. codec.h has the codecs,
+// dtype.h the element types.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace stepwell::format {
 
 // "dict", "list", "tuple", "namedtuple", "object"; "node" of what is none of these.
 std::string NameOf(ContainerKind container);
-// Of values as Python calls them: "None", "int"; of arrays "numpy", "jax", "numpy scalar",
-// "jax key".
+// Returns Python's name for a value, "None" or "int", and for an array "numpy", "jax", "numpy
+// scalar" or "jax key".
 std::string NameOf(ValueType type);
 
 }  // namespace stepwell::format

@@ -41,7 +41,7 @@ struct PatternComponent {
 
   // Not for kAnyDepth, which is not limited to one component.
   bool Matches(std::string_view spelling) const;
-  // What each wildcard stands for where it matches, * for as much as it can.
+  // Returns the text that each wildcard matches; * matches as much as it can. None without a match.
   std::optional<std::vector<std::string>> Capture(std::string_view spelling) const;
 };
 
@@ -55,14 +55,14 @@ class PathPattern {
 
   const std::vector<PatternComponent>& components() const { return components_; }
   bool empty() const { return components_.empty(); }
-  // Whether it can name several places: it has a wildcard.
+  // Returns true if the pattern can name several places: it has a wildcard.
   bool is_glob() const;
-  // As it was given; of components, as text that means the same.
+  // The text that was given; for components, a text that means the same.
   const std::string& text() const { return text_; }
-  // Whether it was parsed from text in which nothing is escaped.
+  // Returns true if the pattern was parsed from text in which nothing is escaped.
   bool is_plain_text() const;
 
-  // Whether the pattern names the place with these spellings, or one above it.
+  // Returns true if the pattern names the place with these spellings, or one above it.
   bool Takes(std::span<const std::string> spellings) const;
 
  private:

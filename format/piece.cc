@@ -7,7 +7,7 @@
 namespace stepwell::format {
 namespace {
 
-// Of the leaf's grid, for chunk `chunk_index` of a piece that lies on it.
+// Returns the index in the leaf's grid of chunk `chunk_index` of a piece that lies on the grid.
 uint64_t IndexInArray(const LeafRecord& record, const PieceRecord& piece, uint64_t chunk_index) {
   uint64_t index = 0;
   uint64_t scale = 1;

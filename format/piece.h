@@ -15,12 +15,13 @@ inline constexpr size_t kPartStoresMax = 65536;
 
 // The shape of a box; 0 on axes where it is empty.
 Shape Extents(const Box& box);
-// What both boxes have; empty on some axis where that is nothing.
+// Returns the intersection of two boxes, which is empty on some axis if they are disjoint.
 Box Intersection(const Box& a, const Box& b);
-// Whether a box of an array begins and ends where chunks of record.chunk_shape do, or the array.
+// Returns true if a box of an array begins and ends at boundaries of record.chunk_shape, or at the
+// end of the array.
 bool LiesOnGrid(const LeafRecord& record, const Shape& origin, const Shape& shape);
 
-// Whether the pieces of an array's first record are boxes of it, with grids that agree with its
+// Checks that the pieces of an array's first record are boxes of it, with grids that agree with its
 // chunk count. The record's own shapes and dtype are checked already.
 Status CheckPieces(const LeafRecord& record);
 

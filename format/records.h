@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the log holds, as plain structs, and their Cap'n Proto encodings (schema/record.capnp,
+// The records of the log as plain structs, and their Cap'n Proto encodings (schema/record.capnp,
 // schema/frame.capnp are normative for the fields).
 //
 // Encoders return complete single-segment messages; decoders accept any bytes and return kDataLoss
@@ -23,7 +23,7 @@ namespace stepwell::format {
 
 using Id128 = std::array<uint8_t, 16>;
 
-// Where a payload lies, and how it is encoded.
+// The place of a payload, and its encoding.
 struct ChunkRecord {
   uint64_t segment = 0;
   uint64_t offset_bytes = 0;
@@ -31,14 +31,14 @@ struct ChunkRecord {
   uint32_t logical_bytes = 0;  // decoded
   uint32_t crc = 0;            // of the payload without its trailer
   CodecId codec = CodecId::kRaw;
-  // Of a step that is read through the stores of several processes: whose segment it is. Not in
-  // records, since each is of the store that it lies in.
+  // The part whose segment it is, in a step that is read through the stores of several processes.
+  // Records on disk lack it, since each is of the store that it lies in.
   uint32_t part = 0;
 
   bool operator==(const ChunkRecord&) const = default;
 };
 
-// What stands at a key-path.
+// The kind of entry at a key-path.
 enum class LeafKind : uint8_t { kArray = 1, kValue = 2, kNode = 3 };
 
 // The Python (or other) type that a leaf had; the numbers are on disk.
@@ -82,9 +82,9 @@ struct LeafRecord {
   ContainerKind container = ContainerKind::kNotContainer;
   std::string type_name;
   uint64_t child_count = 0;
-  // Of what is the value of a Flax NNX Variable: that one's type ("flax.nnx.variablelib.Param"), of
-  // nested ones all, outermost first, with a space between. A Variable is not a node of its own,
-  // but Orbax has a level "value" for each.
+  // The type of the Flax NNX Variable that holds the value ("flax.nnx.variablelib.Param"); if
+  // Variables are nested, all types, outermost first, with a space between. A Variable is not a
+  // node of its own, but Orbax has a level "value" for each.
   std::string variable_types;
   // kArray; dtype also of numbers that were imported, for exports
   DType dtype = DType::kInvalid;
@@ -107,7 +107,7 @@ struct LeafRecord {
   bool partial = false;
   std::vector<PieceRecord> pieces;
 
-  // Of all its chunks; none where they differ. Without chunks kRaw.
+  // Returns the codec of all chunks; none where they differ. Without chunks it is kRaw.
   std::optional<CodecId> codec() const;
   bool operator==(const LeafRecord&) const = default;
 };
@@ -134,19 +134,19 @@ struct FramePlace {
   bool operator==(const FramePlace&) const = default;
 };
 
-// What a step holds in one segment: enough to know what reclaim may take and where a segment ends.
+// A step's use of one segment. It tells reclaim what it may take, and where a segment ends.
 struct SegmentExtent {
   uint64_t segment = 0;
   uint64_t end_bytes = 0;     // end of the step's last payload or frame there, block-aligned
   uint64_t stored_bytes = 0;  // its payloads there
-  // What it owns there, in whole blocks that no other step has: of its payloads, and of its frames
-  // with the copies behind them.
+  // The bytes that the step owns there, in whole blocks that no other step has: of its payloads,
+  // and of its frames with the copies behind them.
   uint64_t block_bytes = 0;
   uint64_t frame_bytes = 0;
   bool operator==(const SegmentExtent&) const = default;
 };
 
-// What a step of many processes keeps in each of their stores.
+// The state of a step of many processes in each of their stores.
 enum class GroupState : uint16_t { kPrepared = 1, kDecided = 2 };
 struct GroupRecord {
   Id128 group_id{};  // the store id of part 0
@@ -227,7 +227,7 @@ struct Catalog {
   std::vector<uint64_t> gone;           // commits that ended since
   std::vector<uint64_t> segments_gone;  // segments that went since
   std::vector<FramePlace> pages;        // more entries of `live` and `segments`
-  uint64_t live_count = 0;              // what all of it amounts to
+  uint64_t live_count = 0;              // the totals of the live set
   std::vector<LossRecord> losses = {};  // not accepted yet
 
   bool operator==(const Catalog&) const = default;
@@ -359,8 +359,8 @@ struct StoreSlot {
   uint64_t durable_commit = 0;  // the newest commit known flushed
   FramePlace durable_place;     // its frame
   FramePlace catalog_place;     // the newest catalog known flushed
-  // Of a part of a group of stores: the store id of part 0, and the part. Part 0 is a store like
-  // any other: both zero.
+  // A part of a group of stores: the store id of part 0, and the part's number. For part 0, a store
+  // like any other, both are zero.
   Id128 group_id{};
   uint32_t part = 0;
   // A copy of the durable commit's frame (frame.h); empty where it does not fit.

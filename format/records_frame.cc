@@ -63,7 +63,7 @@ void ReadLeaves(capnp::List<schema::Leaf>::Reader in, std::vector<LeafRecord>* r
   });
 }
 
-// How many elements at the front have keys below `key`; the list ascends.
+// Counts the elements at the front whose keys are below `key`. The list ascends.
 uint32_t CountBelow(capnp::List<schema::Leaf>::Reader in, std::string_view key) {
   uint32_t low = 0;
   uint32_t high = in.size();

@@ -18,7 +18,8 @@ constexpr size_t kCopyBlockBytes = size_t{4} << 20;
 // Made ahead, when there is memory.
 const Status kRefusalWithoutWords = AbortedError("not done after an earlier failure");
 
-// Of calls that lock: the kernel, the file system or its server cannot.
+// Returns true for errors of lock calls that the kernel, the file system or its server does not
+// support.
 bool SaysNoLocks(int os_error) {
   return os_error == ENOSYS || os_error == EOPNOTSUPP || os_error == ENOLCK || os_error == EINVAL;
 }

@@ -39,10 +39,10 @@ class Freeze {
   std::atomic<bool> frozen_{false};
   mutable std::mutex mutex_;
   Status error_;
-  Status refusal_;  // what Check() says then
+  Status refusal_;  // the error that Check() returns
 };
 
-// What direct I/O on a file demands (statx STATX_DIOALIGN); 1 and 1 where I/O is buffered.
+// The alignment that direct I/O on a file demands (statx STATX_DIOALIGN); 1 and 1 for buffered I/O.
 struct Alignment {
   uint32_t memory_bytes = 1;
   uint32_t offset_bytes = 1;
@@ -53,15 +53,15 @@ struct FileInfo {
   uint64_t allocated_bytes = 0;
   uint64_t link_count = 1;
   uint64_t inode = 0;
-  uint64_t device = 0;          // the file system; hard links and clones stay within one
-  uint32_t owner = 0;           // user id
-  uint32_t mode = 0;            // permission bits
-  int64_t modified_ns = 0;      // since the epoch; 0: not known
-  int64_t born_ns = 0;          // of a directory, as Stat gives it: numbers are used again
+  uint64_t device = 0;      // the file system; hard links and clones stay within one
+  uint32_t owner = 0;       // user id
+  uint32_t mode = 0;        // permission bits
+  int64_t modified_ns = 0;  // since the epoch; 0: not known
+  int64_t born_ns = 0;  // a directory's birth time, as Stat gives it: inode numbers are used again
   uint32_t block_bytes = 4096;  // st_blksize
   bool is_directory = false;
 };
-// Whether both are of one file, whatever it is called.
+// Returns true if both describe one file, whatever its names.
 inline bool IsSameFile(const FileInfo& a, const FileInfo& b) {
   return a.inode == b.inode && a.device == b.device;
 }
@@ -71,7 +71,7 @@ enum class LockKind { kShared, kExclusive };
 // The status of a lock that failed with this errno; kIoError, which says what to do, where the file
 // system has no locks.
 Status LockStatus(int os_error, const std::string& path);
-// Whether that is so.
+// Returns true for the status of a file system without locks.
 bool LacksLocks(const Status& status);
 
 // An open file. All calls block and are thread-safe. The destructor closes (and so unlocks).
@@ -116,7 +116,7 @@ class File {
   // LacksLocks(status): its file system has none.
   virtual Result<bool> TryLock(LockKind kind) = 0;
   virtual Status Unlock() = 0;
-  // Whether another open file holds an exclusive lock; takes none itself.
+  // Returns true if another open file holds an exclusive lock. Takes none itself.
   virtual Result<bool> LockedByOther() = 0;
   virtual Alignment alignment() const = 0;
   // The descriptor for a Disk of the same implementation, or -1 (simulation).
@@ -158,13 +158,14 @@ class FileSystem {
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail
-  // Of a file system beneath a root (io/beneath.h): while what this returns lives, paths below the
-  // root lead to the directory that has its name now, also once it is renamed and another one has
-  // the name. Null elsewhere.
+  // For a file system beneath a root (io/beneath.h). While the result lives, paths below the root
+  // lead to the directory that has its name now, even after it is renamed and another one takes the
+  // name. Null elsewhere.
   virtual Result<std::shared_ptr<const void>> HoldRoot();
 };
 
-// Whether an open file still is what its path names: not removed, nor replaced.
+// Returns true if the path of an open file still names it: the file was neither removed nor
+// replaced.
 Result<bool> IsNamed(FileSystem* file_system, File* file);
 
 // The largest file that this process may write (RLIMIT_FSIZE, `ulimit -f`); the kernel refuses
@@ -206,7 +207,7 @@ class Disk {
   // Thread-safe: makes a current or the next Poll(true) return.
   virtual void Wake() = 0;
   virtual size_t in_flight() const = 0;
-  // How many ops are worth having in flight.
+  // The number of ops that are worth having in flight.
   virtual size_t depth() const = 0;
   // Fixed buffers: an index for Op::buffer_index, or -1 where registration is not possible.
   virtual int RegisterBuffer(MutableBytes buffer) { return (void)buffer, -1; }

@@ -108,7 +108,7 @@ void TaskScope::Run(std::function<void()> task) {
       } catch (const std::exception&) {
         if (state->thrown) state->thrown();
       }
-      task = nullptr;  // what it captured may be the owner's
+      task = nullptr;  // its captures may own the owner
       state->Done();   // from here on the owner may be gone
     });
   } catch (...) {  // no memory to queue it: it will never run

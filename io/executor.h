@@ -22,7 +22,7 @@ class Executor {
   virtual void Run(std::function<void()> task) = 0;
   // The same for several, in order, without an allocation.
   virtual void RunAll(std::list<std::function<void()>> tasks) = 0;
-  // How many tasks may run at once.
+  // The number of tasks that may run at once.
   virtual size_t parallelism() const = 0;
 };
 

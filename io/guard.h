@@ -18,12 +18,12 @@ namespace stepwell::io {
 Status NoMemoryTo(std::string_view what) noexcept;
 Status CannotDo(std::string_view what, const std::exception& error) noexcept;
 
-// Whether so much can be had just now: for libraries that end the process where they have none.
-// Others of the process may take it meanwhile.
+// Returns true if this much memory can be had just now, for libraries that end the process without
+// it. Others of the process may take it meanwhile.
 bool HasMemory(size_t bytes) noexcept;
 
-// What `work`, a Status(), says; or what it threw, as an error. `what` is for the message: "encode
-// a block".
+// Returns the status of `work`, a Status(), or the exception that it threw, as an error. `what` is
+// for the message: "encode a block".
 template <typename Work>
 Status Guarded(std::string_view what, Work&& work) {
   try {

@@ -21,8 +21,8 @@ struct DiskOptions {
 // cannot be had (the message has the reason).
 Result<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options);
 
-// What OpenDisk chooses from. Disk on io_uring; the error has the reason of the kernel's refusal
-// (and its errno).
+// OpenDisk chooses from these disks. This one uses io_uring. An error has the reason of the
+// kernel's refusal (and its errno).
 Result<std::unique_ptr<Disk>> MakeUringDisk(unsigned depth);
 // Disk on a few blocking threads: where io_uring is forbidden or missing, and the reference that
 // the io_uring one is compared with. An error when the system has not even one thread to give.

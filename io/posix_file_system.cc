@@ -360,7 +360,7 @@ class PosixFileSystem final : public FileSystem {
     }
     return StatusOf(done, "exchange", StrCat(one, " and ", other));
   }
-  // Of a symbolic link this makes another name of the link itself.
+  // For a symbolic link, this makes another name of the link itself.
   Status Link(const std::string& from, const std::string& to) override {
     STEPWELL_ASSIGN_OR_RETURN(const Place old, Find(from));
     STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(to));
@@ -408,8 +408,8 @@ class PosixFileSystem final : public FileSystem {
   }
 
  private:
-  // Where a path leads: below the root a directory that was reached without links, and a name in
-  // it that is not followed either; else the path as it is.
+  // The destination of a path. Below the root it is a directory that was reached without links, and
+  // a name in it that is not followed either. Elsewhere it is the path as it is.
   struct Place {
     int NoFollow(int flags) const { return beneath ? flags | O_NOFOLLOW : flags; }
     mode_t Mode(mode_t mode) const { return mode & mask; }

@@ -22,7 +22,7 @@ namespace stepwell::io {
 std::shared_ptr<rocksdb::FileSystem> MakeRocksFileSystem(FileSystem* file_system,
                                                          std::shared_ptr<Freeze> freeze);
 
-// How its functions say a status to RocksDB.
+// Translates a status for RocksDB.
 rocksdb::IOStatus ToIOStatus(const Status& status);
 
 }  // namespace stepwell::io

@@ -19,7 +19,7 @@ Result<std::optional<std::string>> ReadIfThere(FileSystem* file_system, const st
                                                uint64_t bytes_max);
 // Nothing when there is no such file or directory.
 Result<std::optional<FileInfo>> StatIfThere(FileSystem* file_system, const std::string& path);
-// Whether there is such a file (a directory is none).
+// Returns true if there is such a file. A directory is none.
 Result<bool> HasFile(FileSystem* file_system, const std::string& path);
 
 // `length_bytes` from `offset_bytes` on; less where the file ends before.

@@ -19,10 +19,10 @@ const std::string kNoMessage;
 const Status kErrorWithoutWords =
     IoError("an operation failed, and there was no memory to say why");
 
-// What an errno means to the engine. kResourceExhausted is only for "no room on the disk": it is
-// the one failure of a write that does not freeze, so nothing else may be called that. kDataLoss is
-// only for what file systems say of their own damage (EUCLEAN, EBADMSG): a device that fails a call
-// (EIO) may give the bytes at the next one.
+// Maps an errno to its meaning for the engine. kResourceExhausted is only for "no room on the
+// disk": it is the one failure of a write that does not freeze, so nothing else may have this code.
+// kDataLoss is only for damage that file systems report of themselves (EUCLEAN, EBADMSG): a device
+// that fails a call (EIO) may give the bytes at the next one.
 StatusCode CodeOfErrno(int os_error) {
   using enum StatusCode;
   constexpr std::pair<int, StatusCode> kErrnos[] = {

@@ -15,7 +15,7 @@
 namespace stepwell::io {
 namespace {
 
-std::function<bool()>* g_may_start = nullptr;  // of tests
+std::function<bool()>* g_may_start = nullptr;  // set by tests
 
 std::string LimitText(int resource, const char* name) {
   rlimit limit{};

@@ -40,7 +40,7 @@ class Transfer {
   Op* op_ = nullptr;
   uint64_t total_bytes_ = 0;
   uint64_t done_bytes_ = 0;
-  std::vector<iovec> rest_;  // what is left of op_->vectors, once some of it is done
+  std::vector<iovec> rest_;  // the rest of op_->vectors, once some of it is done
 };
 
 // Runs `op` to its end with blocking system calls on `op->file->descriptor()`.

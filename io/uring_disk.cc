@@ -86,7 +86,7 @@ class UringDisk final : public Disk {
   bool files_possible_ = false;
   std::unordered_map<const File*, unsigned> file_slots_;
   std::vector<unsigned> free_file_slots_;
-  bool buffers_possible_ = false;  // as far as known
+  bool buffers_possible_ = false;  // as far as is known
   unsigned buffer_count_ = 0;
 };
 
@@ -156,7 +156,7 @@ size_t UringDisk::Poll(bool wait) {
   }
   if (wait) woken_ = false;
   const size_t count = RunCompletions();
-  // What the completions submitted starts now, not at the next call.
+  // Ops that the completions submitted start now, not at the next call.
   if (!backlog_.empty()) {
     FillQueue();
     Enter(/*wait=*/false);
@@ -212,7 +212,7 @@ bool UringDisk::PrepareOne(Slot* slot) {
     const bool is_read = op.kind == Op::Kind::kRead;
     if (op.buffer_index >= 0 && vectors.size() == 1) {
       const iovec& vector = vectors.front();
-      // What does not fit the 32-bit length goes on as a short transfer.
+      // A longer transfer does not fit the 32-bit length, and goes on as a short one.
       constexpr size_t kLengthMax = size_t{1} << 30;
       const auto length = static_cast<unsigned>(std::min(vector.iov_len, kLengthMax));
       if (is_read) {
@@ -258,7 +258,7 @@ void UringDisk::EndBroken() {
     slot->transfer.Abandon(broken_);
     MoveToEnd(slot, list, &finished_);
   };
-  // What the kernel has not taken out of the submission queue.
+  // These are still in the submission queue, so the kernel has not taken them.
   for (unsigned i = io_uring_smp_load_acquire(ring_.sq.khead); i != ring_.sq.sqe_tail; ++i) {
     const io_uring_sqe& sqe = ring_.sq.sqes[i & ring_.sq.ring_mask];
     Slot* const slot = reinterpret_cast<Slot*>(static_cast<uintptr_t>(sqe.user_data));

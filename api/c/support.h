@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every C function needs: errors by thread, no exception across the border, structs whose size
-// the caller says.
+// Helpers of every C function: errors by thread, no exception across the border, structs whose size
+// the caller gives.
 #pragma once
 
 #include <stepwell/c.h>

@@ -13,7 +13,8 @@ Json OrNull(const std::optional<uint64_t>& number) {
   return number ? Json(*number) : Json(nullptr);
 }
 
-// How fast the disk writes in the pattern of saves, measured by a tool that is made for it.
+// Measures how fast the disk writes in the pattern of saves. fio, a tool made for this, does the
+// measuring.
 std::string FioCommand(const std::string& directory, const FileSystemFacts& files) {
   return StrCat("fio --name=stepwell --directory=", directory,
                 " --rw=write --bs=4M --iodepth=8 --ioengine=io_uring --direct=", files.direct_io,

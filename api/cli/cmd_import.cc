@@ -44,7 +44,7 @@ ImportOptions OptionsOf(const ImportArguments& arguments, Progress* progress) {
   return options;
 }
 
-// What is to be imported, ascending.
+// Lists the steps to import, ascending.
 Result<std::vector<Import>> Plan(const ImportArguments& arguments, std::optional<uint64_t> step) {
   std::vector<Import> imports;
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, FindOrbaxSteps(arguments.source));
@@ -104,7 +104,8 @@ Status RunImports(Store* store, const ImportArguments& arguments, std::vector<Im
   return OkStatus();
 }
 
-// Of Orbax's checkpoints, which have no checksums, a second read is all that can tell.
+// Verifies imported steps by a second read. Orbax's checkpoints have no checksums, so nothing else
+// can detect a difference.
 Status VerifyImports(Store* store, const ImportArguments& arguments,
                      const std::vector<Import>& imports) {
   for (const Import& import : imports) {
@@ -165,7 +166,7 @@ Result<Outcome> ImportFile(const ImportArguments& arguments, bool json) {
 }
 
 Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocation) {
-  std::error_code unreadable;  // what it is, the import says
+  std::error_code unreadable;  // the import reports it
   if (std::filesystem::is_regular_file(arguments.source, unreadable)) {
     return ImportFile(arguments, invocation->json);
   }

@@ -28,11 +28,11 @@ std::string ItemNames(const StepInfo& step) {
 struct Line {
   StepInfo step;
   std::map<std::string, Json> metrics;  // those that are numbers
-  // Of a step of several processes that could not be read: what it stores is not known.
+  // Says why a step of several processes could not be read. What it stores is then unknown.
   std::string problem;
 };
 
-// As ParsedJson gives what is a number in Python, but not in JSON.
+// Recognizes the strings by which ParsedJson represents numbers that Python has and JSON lacks.
 bool IsNonFinite(const Json& value) {
   return value == "NaN" || value == "Infinity" || value == "-Infinity";
 }
@@ -43,7 +43,7 @@ std::string MetricText(const Json& value) {
 
 Line MakeLine(Store* store, StepInfo step) {
   Line line{std::move(step), {}, ""};
-  if (line.step.processes.size() > 1) {  // what other processes stored is in their frames
+  if (line.step.processes.size() > 1) {  // the others' shares are in their frames
     const auto reader = store->Read(line.step.step);
     if (reader.ok()) {
       line.step = reader->info();
@@ -124,7 +124,7 @@ Result<Outcome> ListPushed(const LsArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
-// Whether steps were pushed to a directory, or to directories in it.
+// Returns true if steps were pushed to this directory, or to directories in it.
 bool HasPushed(const std::string& path) {
   namespace fs = std::filesystem;
   constexpr const char* kManifest = "stepwell.json";

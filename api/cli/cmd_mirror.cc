@@ -37,7 +37,7 @@ Json StatsJson(const std::string& store, const ViewStats& stats) {
 Status CatchUp(View* view, uint64_t steps) {
   Progress progress("showing");
   const auto keep_waiting = [&] {
-    const ViewStats stats = view->Stats();  // what is shown is counted at the end of a look
+    const ViewStats stats = view->Stats();  // the end of a look counts the shown steps
     const uint64_t shown = std::min(std::max(stats.shown, stats.made), steps);
     progress.Update(shown, steps, Plural(steps, "step", "steps"));
     return !Interrupts::Noted();

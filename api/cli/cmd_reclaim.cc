@@ -11,7 +11,7 @@
 namespace stepwell::cli {
 namespace {
 
-// Of the dead bytes that there were at the beginning.
+// Shows progress as a share of the dead bytes that there were at the beginning.
 Result<ReclaimReport> ReclaimWithProgress(Store* store) {
   Progress progress("reclaiming");
   if (!progress.enabled()) return store->Reclaim();

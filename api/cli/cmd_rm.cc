@@ -17,7 +17,7 @@ struct RmArguments : StoreArguments {
   bool dry_run = false;
 };
 
-// What is to go: of each step all, or the named items.
+// Names what to remove: whole steps, or the named items of each step.
 struct Removal {
   uint64_t step = 0;
   uint64_t stored_bytes = 0;

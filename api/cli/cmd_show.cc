@@ -45,7 +45,7 @@ struct Node {
   PathComponent component;
   const Entry* entry = nullptr;  // null: an inner node without a record of its own
   std::vector<Node> children;
-  // Of everything below, itself included.
+  // These count everything below the node, and the node itself.
   uint64_t leaves = 0;
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
@@ -147,7 +147,7 @@ struct ShowArguments : StoreArguments {
   bool paths = false;
 };
 
-// As other commands take them.
+// Spells the paths as other commands take them.
 std::string PathsText(const Selection& selection) {
   std::string text;
   for (const Entry& entry : selection.entries) {

@@ -107,7 +107,7 @@ Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation
   ItemTotals totals;
   for (StepInfo step : steps) {
     bool known = true;
-    if (step.processes.size() > 1) {  // what the others stored is in their frames
+    if (step.processes.size() > 1) {  // the others' shares are in their frames
       const Result<Step> reader = store.Read(step.step);
       known = reader.ok();
       if (known) step = reader->info();
@@ -123,7 +123,7 @@ Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation
     }
   }
   STEPWELL_ASSIGN_OR_RETURN(StoreStats stats, store.Stats());
-  stats.steps = steps.size();  // of the same moment as the items
+  stats.steps = steps.size();  // the items are of the same moment
   stats.pinned_steps = static_cast<uint64_t>(
       std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.pinned; }));
   Outcome outcome;

@@ -59,7 +59,7 @@ Result<std::vector<std::string>> CheckpointsAt(const StoreArguments& arguments) 
   return paths;
 }
 
-// What was read, and found.
+// Collects what a verification read and what it found.
 struct Verified {
   std::string text;
   Json stores = Json::array();

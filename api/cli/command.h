@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command of the program shares: how it is declared, its outcome, its exit codes.
+// Declares what every command of the program shares: its declaration, its outcome, its exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -34,7 +34,7 @@ enum class ExitCode : int {
 // Version of the JSON documents that --json prints.
 inline constexpr int kJsonSchema = 1;
 
-// What a command has to say at its end: what is still to be printed on stdout, and how it ended.
+// The end of a command: the text that is still to be printed on stdout, and the exit status.
 struct Outcome {
   std::string text;
   ExitCode exit = ExitCode::kOk;
@@ -45,7 +45,7 @@ struct Invocation {
   std::function<Result<Outcome>()> run;
   std::string command;  // its name
   bool json = false;
-  bool untrusted = false;           // of commands with a STORE: OpenOptions has it
+  bool untrusted = false;           // only for commands with a STORE: OpenOptions has it
   std::set<uint64_t> discard = {};  // steps that an open for writing may give up (repair)
   bool opened = false;              // set by OpenStore: later errors are about what is in a store
   std::optional<std::string> hint;  // instead of what an error's code suggests
@@ -90,8 +90,8 @@ void AddStore(CLI::App* command, std::string* store);
 CLI::Option* AddStep(CLI::App* command, std::string* step);
 CLI::Option* AddSteps(CLI::App* command, std::vector<std::string>* steps);  // one or more
 CLI::Option* AddPath(CLI::App* command, std::string* path);
-// How Orbax checkpoints look: --zarr, --layout, --leaves, --on-unsupported, --step-prefix,
-// --step-digits, --unnamed-default.
+// Adds the options that shape Orbax checkpoints: --zarr, --layout, --leaves, --on-unsupported,
+// --step-prefix, --step-digits, --unnamed-default.
 void AddCheckpointOptions(CLI::App* command, ExportOptions* options);
 // An option whose values have names.
 template <typename Value>

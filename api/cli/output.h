@@ -26,7 +26,7 @@ inline constexpr const char* kUsageHint =
 std::string UsageHint(const std::string& command);
 
 ExitCode ExitCodeOf(const Status& status);
-// What the user can do about it; may be empty. `opened`: the store itself could be opened.
+// Returns advice for the user, or "". `opened` says that the store itself could be opened.
 std::string HintFor(const Status& status, bool opened, const std::string& command);
 
 // Writes all of `text` to stdout. A closed pipe is a reader that has seen enough: OK.
@@ -43,7 +43,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void Update(uint64_t bytes_done, uint64_t bytes_all);
-  // Of anything: "45% of 200 steps".
+  // Counts in any unit: "45% of 200 steps".
   void Update(uint64_t done, uint64_t all, const std::string& all_text);
   bool enabled() const { return enabled_; }
 

@@ -137,7 +137,8 @@ std::string NoCommand(const CLI::App& program, const std::string& given) {
       nearest.empty() ? StrCat("there are ", names) : StrCat("did you mean ", nearest, "?"));
 }
 
-// Of a store that is not trusted nothing is changed, and Python's push knows none.
+// Returns true for commands that change a store. They are refused for a store that is not trusted.
+// Python's push has no such option.
 bool Writes(const CLI::App& command) {
   static const std::set<std::string> kNames = {"import",  "pin",    "pull", "push",
                                                "reclaim", "repair", "rm",   "unpin"};
@@ -200,7 +201,7 @@ ExitCode ParseAndRun(int argc, const char* const* argv) {
 int Main(int argc, const char* const* argv) {
   try {
     return static_cast<int>(ParseAndRun(argc, argv));
-  } catch (const std::exception& error) {  // of the parser and JSON libraries: a bug here
+  } catch (const std::exception& error) {  // the parser or a JSON library threw: a bug here
     ReportError(InternalError(error.what()), "", false);
     return static_cast<int>(ExitCode::kError);
   }

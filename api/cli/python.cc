@@ -29,7 +29,7 @@ except ImportError as error:
 sys.exit(run(sys.argv[1:]))
 )PY";
 
-// Of a virtual environment that this program is in, or else the one of $PATH.
+// Returns the Python of the virtual environment that this program is in, or else the one on $PATH.
 std::string Python() {
   const char* const chosen = std::getenv("STEPWELL_PYTHON");
   if (chosen != nullptr && *chosen != '\0') return chosen;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that the Python package runs: its libraries know object stores and the files of others.
-// What is declared in the program is checked there; the rest is `python -m stepwell`.
+// The program checks the options that it declares and passes the rest to `python -m stepwell`.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands at a path of a step and below it, as people and programs read about it.
+// Describes the entries at a path of a step and below it, for people and programs.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct Entry {
 
 struct Selection {
   std::string text;            // the path, as the user would write it; "" for the whole step
-  size_t depth = 0;            // how many components of `shown` all entries share
+  size_t depth = 0;            // components of `shown` that all entries share
   std::vector<Entry> entries;  // in key order: what stands at the path, and all below it
 };
 
@@ -37,7 +37,7 @@ inline bool IsValue(const LeafInfo& info) {
 }
 std::string Spelling(const PathComponent& component);
 std::string DTypeName(DType dtype);
-// What stands at an entry, in a few words: "float32[3, 4]", "int 3", "dict".
+// Describes an entry in a few words: "float32[3, 4]", "int 3", "dict".
 std::string Description(const LeafInfo& info);
 // The value of a leaf that the step's record has, for documents.
 void AddValue(const LeafInfo& info, Json* json);

@@ -57,7 +57,7 @@ std::string Base64(const Bytes& bytes) {
   return text;
 }
 
-// As Python's repr of bytes.
+// Writes bytes as Python's repr does.
 std::string BytesText(const Bytes& bytes) {
   std::string text = "b'";
   for (const std::byte byte : bytes) {

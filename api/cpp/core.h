@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the public classes share: the engine's store, and whether it is still open.
+// The state that the public classes share: the engine's store, and whether it is still open.
 #pragma once
 
 #include <unistd.h>

@@ -81,7 +81,7 @@ uint64_t MemoryInfo(const std::string& name) {
 }
 
 std::optional<uint64_t> CgroupMemory() {
-  // Of this process' own group, as seen in a container; version 2.
+  // Reads the limit of this process' own group (cgroup version 2), as a container sees it.
   std::istringstream text(FirstLine("/sys/fs/cgroup/memory.max"));
   uint64_t bytes = 0;
   if (text >> bytes) return bytes;

@@ -9,7 +9,7 @@
 namespace stepwell {
 
 StepInfo ToPublic(const format::StepRecord& record);
-// Of any record; an element type that this version does not know is kInvalid.
+// Accepts any record. An element type that this version does not know becomes kInvalid.
 Result<LeafInfo> Describe(const format::LeafRecord& record);
 
 }  // namespace stepwell

@@ -22,7 +22,8 @@ class LeafTable {
   static Result<LeafTable> Make(const format::StepRecord& step,
                                 std::vector<format::LeafRecord> records);
 
-  // What stands at a path and all below it, in key order; of a glob, the leaves that it names.
+  // Returns the entry at a path and all below it, in key order; for a glob, the leaves that it
+  // matches.
   Result<std::vector<const format::LeafRecord*>> Records(const Path& path) const;
   // The arrays and values among them.
   Result<std::vector<const format::LeafRecord*>> Leaves(const Path& path) const;

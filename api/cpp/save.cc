@@ -17,7 +17,7 @@ namespace {
 using format::ContainerKind;
 using format::LeafKind;
 
-// What is known of a container from the paths below it.
+// A container, as far as the paths below it tell.
 struct Container {
   uint64_t children = 0;
   bool only_indices = true;

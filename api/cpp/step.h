@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Step's copies share.
+// The state that copies of a Step share.
 #pragma once
 
 #include <memory>

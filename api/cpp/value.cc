@@ -29,7 +29,7 @@ Result<Value> FromBytes(std::string_view bytes) {
   return Value(value);
 }
 
-// Whether Python can decode it, which passes lone surrogates.
+// Returns true if Python can decode the text. Python's decoder here accepts lone surrogates.
 bool IsUtf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i++]);

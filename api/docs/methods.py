@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mkdocstrings needs to know of this package's style, for the API reference."""
+"""Tells mkdocstrings about this package's style, for the API reference."""
 
 import re
 from typing import Any

@@ -21,7 +21,7 @@ namespace nb = nanobind;
 // one page fault instead of 512.
 constexpr size_t kArenaBytes = size_t{2} << 20;
 constexpr size_t kArenaLeafBytesMax = size_t{64} << 10;
-constexpr size_t kArrayAlignment = 64;  // what jax asks for to take host memory without a copy
+constexpr size_t kArrayAlignment = 64;  // jax takes host memory of this alignment without a copy
 
 struct Owned {
   std::byte* data = nullptr;

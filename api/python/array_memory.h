@@ -17,9 +17,10 @@ namespace stepwell::python {
 // jax takes it without a copy, and comes from a NUMA node where that is asked for and possible.
 class ArrayMemory {
  public:
-  // What will be asked for in small arrays: sizes their buffers.
+  // Announces the sizes of arrays that will be allocated. The class sizes the buffers of small
+  // arrays by it.
   void Expect(uint64_t size_bytes, int numa_node);
-  // Of zeros. Takes no reference of `descriptor` over. Needs the GIL.
+  // Returns an array of zeros. Borrows `descriptor`. The caller holds the GIL.
   nanobind::object NewArray(PyArray_Descr* descriptor, const std::vector<uint64_t>& shape,
                             int numa_node);
 
@@ -30,7 +31,7 @@ class ArrayMemory {
     std::byte* data = nullptr;
     size_t size_bytes = 0;
     size_t used_bytes = 0;
-    size_t expected_bytes = 0;  // of small arrays still to come
+    size_t expected_bytes = 0;  // bytes of small arrays still to come
   };
   std::byte* TakeSmall(size_t size_bytes, int numa_node, nanobind::object* owner);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What engine threads hand to Python: references to drop, log lines, finished saves. They only put
-// it here, never taking the GIL; a Python thread ("stepwell-service") takes it out.
+// A queue from engine threads to Python: references to drop, log lines, finished saves. Engine
+// threads only put events into it and never take the GIL. A Python thread ("stepwell-service")
+// takes them out.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -74,7 +74,7 @@ PartsExport::PartsExport(std::unique_ptr<db::PartsExport> made)
     : made_(std::move(made)), pid_(getpid()) {}
 
 PartsExport::~PartsExport() {
-  if (pid_ != getpid()) (void)made_.release();  // what is there is the parent's
+  if (pid_ != getpid()) (void)made_.release();  // it is the parent's
 }
 
 std::string PartsExport::mark() const { return made_->mark(); }

@@ -24,7 +24,7 @@ db::ExportReport ExportStepAsArchive(db::StoreReader* store, uint64_t step,
 
 // ---- of a step whose parts lie on disks of several machines -------------------------------------
 
-// Of the process of part 0.
+// Runs in the process of part 0.
 class PartsExport {
  public:
   explicit PartsExport(std::unique_ptr<db::PartsExport> made);

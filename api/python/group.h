@@ -12,7 +12,7 @@ namespace stepwell::python {
 
 nanobind::bytes BytesOfId(const format::Id128& id);
 
-// Of which save a step of many processes is; none of others.
+// Returns the group save that a step of many processes belongs to; none for other steps.
 std::optional<db::GroupSave> SaveOfStep(const format::StepRecord& step);
 
 }  // namespace stepwell::python

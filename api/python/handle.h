@@ -34,7 +34,8 @@ class Handle {
   bool skipped() const { return handle_.skipped(); }
   nb::object error() const { return MakeException(handle_.status()); }
 
-  // Whether it finished in time; no timeout: waits for ever. Ctrl-C interrupts.
+  // Returns true if the save finished in time. Without a timeout it waits for ever. Ctrl-C
+  // interrupts.
   bool Wait(std::optional<double> timeout_s) const {
     using Clock = std::chrono::steady_clock;
     constexpr double kForever = 1e9;

@@ -29,8 +29,7 @@ auto WithoutGil(Function&& function) {
   return function();
 }
 
-// Of a directory of Orbax's: the steps of a manager's root, and where they are; none of anything
-// else.
+// Returns the steps in a manager's root, with their directories; none for any other directory.
 std::map<uint64_t, std::string> OrbaxSteps(const std::string& path) {
   auto found = WithoutGil([&] { return db::FindOrbaxSteps(io::LocalFileSystem(), path); });
   std::map<uint64_t, std::string> steps;

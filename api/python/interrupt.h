@@ -15,7 +15,7 @@
 
 namespace stepwell::python {
 
-// How long a wait runs before it looks for Ctrl-C.
+// The interval at which a wait looks for Ctrl-C.
 inline constexpr std::chrono::milliseconds kInterruptSlice{100};
 
 // On a thread of its own; where none can be started, on that of the first WaitSlice. Copied, not

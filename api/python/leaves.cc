@@ -82,8 +82,8 @@ Memory MemoryOfArray(PyObject* object, bool hold) {
   return memory;
 }
 
-// Of a jax.Array on one CPU device. The memoryview is a real external reference of the buffer:
-// while it lives, jax copies instead of donating.
+// Borrows the memory of a jax.Array on one CPU device. The memoryview is a real external reference
+// to the buffer: while it lives, jax copies instead of donating.
 Memory MemoryOfJax(PyObject* array, const nb::object& to_numpy) {
   PyObject* view = PyMemoryView_FromObject(array);
   if (view == nullptr) {

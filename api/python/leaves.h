@@ -18,11 +18,11 @@ namespace stepwell::python {
 // In what form a row has its data.
 enum class RowTag : uint8_t { kNode, kArray, kValue, kJax, kShards };
 
-// What only rows of shards have, and of leaves with a wish for their chunks.
+// Details that only rows of shards, and leaves with a chosen chunk shape, have.
 struct RowDetails {
   std::vector<uint64_t> shape;
   std::optional<std::vector<uint64_t>> shard_shape;  // none: one shard is the whole array
-  std::vector<std::vector<uint64_t>> origins;        // where in the array each shard begins
+  std::vector<std::vector<uint64_t>> origins;        // the position of each shard in the array
   bool partial = false;                              // other processes save the rest
   // db::LeafInput's
   uint64_t chunk_bytes_max = 0;
@@ -46,8 +46,8 @@ struct Row {
   nanobind::object type_name{};  // kNode
   nanobind::object prng_impl{};  // kJax, kShards
   nanobind::object sharding{};   // kJax, kShards
-  // Of what is the value of an NNX Variable: that one's type; of nested ones all, outermost first,
-  // with a space between.
+  // The type of the NNX Variable that holds the value; if Variables are nested, all types,
+  // outermost first, with a space between.
   nanobind::object variable_types{};
   std::unique_ptr<RowDetails> details{};  // null: none
 };

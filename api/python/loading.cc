@@ -58,7 +58,8 @@ db::LoadStats LoadOrThrow(db::StepReader& reader, const std::vector<db::LoadRequ
   return ValueOrThrow(*std::move(stats));
 }
 
-// Whether `inner` lies below `outer` (or is it): an encoded path is a prefix of those below.
+// Returns true if `inner` is `outer` or lies below it. An encoded path is a prefix of those below
+// it.
 bool IsBelow(std::string_view inner, std::string_view outer) {
   return inner.size() >= outer.size() && inner.substr(0, outer.size()) == outer;
 }

@@ -118,7 +118,7 @@ class Core {
   std::optional<uint64_t> Newest() {
     return Call([&] { return store_->Newest(); });
   }
-  // Of the `last` highest steps, ascending; None: of all.
+  // Returns the `last` highest steps, ascending; all for None.
   std::vector<uint64_t> StepNumbers(std::optional<size_t> last) {
     return Call([&] { return store_->StepNumbers(last.value_or(SIZE_MAX)); });
   }
@@ -149,7 +149,7 @@ class Core {
     return reader == nullptr ? nullptr : std::make_unique<Reader>(std::move(reader));
   }
 
-  // What this part has of a step, where the others are on other machines' disks.
+  // Reads this part's share of a step whose other shares lie on other machines' disks.
   std::unique_ptr<Reader> ReadShare(uint64_t step) {
     return std::make_unique<Reader>(Call([&] { return store_->ReadShare(step); }));
   }
@@ -249,7 +249,7 @@ class Core {
   }
 
   std::unique_ptr<db::Store> store_;
-  std::vector<std::future<Status>> left_;  // of interrupted waits; under the GIL
+  std::vector<std::future<Status>> left_;  // the waits that were interrupted; under the GIL
   const pid_t pid_;
 };
 

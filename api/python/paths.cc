@@ -87,7 +87,7 @@ void BindPaths(nb::module_& m) {
                      }
                      return names;
                    })
-      // Whether it names everything whatever there is: "" and "**".
+      // True for the patterns that match everything whatever there is: "" and "**".
       .def_prop_ro("takes_all", [](const format::PathPattern& self) { return self.Takes({}); });
 }
 

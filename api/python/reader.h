@@ -25,14 +25,15 @@ class Reader {
   const format::StepRecord& record() const { return reader_->step(); }
   const std::shared_ptr<db::StepReader>& reader() const { return reader_; }
 
-  // Of the whole step, made once.
+  // Returns the tree of the whole step, made once.
   nanobind::object WholeTree();
-  // What `path` names from `above` on (components, the item first; [] from where paths start), in a
-  // tree that has the records on the way there alone. `whole`: and all below. None: what it names
-  // is found, or missed, in the whole tree only.
+  // Resolves `path` from `above` on (components, the item first; [] from where paths start), in a
+  // tree of only the records on the way there. With `whole` the tree also has all records below.
+  // None: only the whole tree can tell what the path names.
   std::optional<Selection> Select(nanobind::handle path, const nanobind::list& above, bool whole);
-  // What `path` names, in plain containers, NumPy arrays and Python values; for a glob by path.
-  // None, with `keys`: there are typed PRNG keys, which do not come as NumPy arrays then.
+  // Loads what `path` names into plain containers, NumPy arrays and Python values; a glob gives
+  // them by path. With `keys` the result is None if there are typed PRNG keys, because those do not
+  // load as NumPy arrays.
   std::optional<Loaded> Load(nanobind::handle path, bool keys);
   // The different ones of all leaves, as Orbax spells them.
   std::vector<std::string> Shardings();

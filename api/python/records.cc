@@ -58,7 +58,7 @@ void SetDTypes(const std::map<size_t, nb::object>& dtypes) {
   }
 }
 
-// Of every element type of the format, by number.
+// Maps the number of every element type of the format to its name.
 std::map<size_t, std::string_view> DTypeNames() {
   std::map<size_t, std::string_view> names;
   for (const format::DTypeInfo& info : format::AllDTypes()) {

@@ -69,7 +69,7 @@ void BindStats(nb::module_& m) {
       .def_ro("bytes_punched", &StoreStats::bytes_punched)
       .def_ro("segments_removed", &StoreStats::segments_removed)
       .def_ro("segments_recycled", &StoreStats::segments_recycled)
-      // Of the stages, which are fields of these stats.
+      // The latencies of the stages are fields of the stats themselves.
       .def_prop_ro(
           "latency", [](const StoreStats& stats) -> const StoreStats& { return stats; },
           nb::rv_policy::reference_internal)

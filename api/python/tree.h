@@ -24,14 +24,14 @@ namespace stepwell::python {
 using Place = int64_t;
 inline constexpr Place kStep = -1;
 
-// What a path names: one place, or for a glob the leaves that it takes.
+// The result of resolving a path: one place, or for a glob the leaves that it matches.
 struct Selection {
   nanobind::object tree;
   std::optional<Place> number;
   std::vector<size_t> leaves;
 };
 
-// What was read: arrays as ndarrays, values as bytes, or what is made of them.
+// The result of a load: arrays as ndarrays, values as bytes or as the objects made from them.
 struct Loaded {
   nanobind::object value;
   db::LoadStats stats;
@@ -45,7 +45,7 @@ class Tree {
        bool is_part = false);
   // From what EncodedRecords of several trees gave: all but what reads.
   Tree(uint64_t step, const nanobind::dict& encoded);
-  // Of Rearranged: what reads stays with the tree that it is made of.
+  // Rearranged makes such a tree. The original keeps the reader.
   Tree(const Tree& of, std::vector<format::LeafRecord> records, std::vector<size_t> origins,
        bool only_state);
   ~Tree();
@@ -63,7 +63,7 @@ class Tree {
   // Some items only (None: all), and leaves below `top` at other places.
   std::unique_ptr<Tree> Rearranged(const std::optional<std::vector<std::string>>& items,
                                    const nanobind::dict& renames, Place top) const;
-  // Where `path` leads from `above` on; None: nowhere.
+  // Finds the place that `path` leads to from `above` on; none if there is nothing.
   std::optional<Place> Find(const format::KeyPath& path) const;
   std::vector<Place> FindChildren(Place number, nanobind::handle component) const;
   nanobind::dict Children(Place number) const;
@@ -74,7 +74,7 @@ class Tree {
   std::vector<size_t> LeavesBelow(Place number) const;
   // By path, from `above` on or as short as it may be. AmbiguousPathError: two have one text.
   nanobind::dict ByText(const std::vector<size_t>& leaves, std::optional<Place> above) const;
-  // What is stored there, in words: "float32[3, 4]", "str", "dict of 3".
+  // Describes the stored value in words: "float32[3, 4]", "str", "dict of 3".
   std::string Describe(Place number) const;
   // From record `below` on; none: from where paths start. `self`: this. With `misses`, none where
   // there is nothing, which else is PathNotFoundError.
@@ -88,12 +88,12 @@ class Tree {
 
   // By key, without their chunks, as format/records.h encodes them.
   nanobind::dict EncodedRecords() const;
-  // Of arrays, by number, that several processes have pieces of: those that are here, in a part
-  // that is read by itself.
+  // The pieces of arrays, by number, that several processes saved. In a part that is read by itself
+  // these are the pieces that it has.
   std::map<size_t, std::vector<format::PieceRecord>> Pieces() const;
   // The different shardings of the arrays, as Orbax spells them.
   std::vector<std::string> Shardings() const;
-  // Whether there are typed PRNG keys among the leaves.
+  // Returns true if there are typed PRNG keys among the leaves.
   bool HasKeys() const;
 
   // ---- reading ----
@@ -105,7 +105,7 @@ class Tree {
   Loaded Load(Place number);
   // Leaves as Load gives them, by path.
   Loaded LoadLeaves(const std::vector<size_t>& leaves);
-  // What Load gives, from the values of the leaves there.
+  // Builds the result of Load from the values of the leaves there.
   nanobind::object Build(Place number, const nanobind::list& values) const;
 
  private:
@@ -117,7 +117,7 @@ class Tree {
   bool is_part_ = false;
   std::vector<format::LeafRecord> records_;
   std::vector<size_t> origins_;               // empty: of no other tree
-  mutable std::optional<db::StepTree> tree_;  // of records_, once it is asked
+  mutable std::optional<db::StepTree> tree_;  // made from records_ at the first use
   nanobind::list made_;                       // of Record; null: not yet
   const int pid_;
 };

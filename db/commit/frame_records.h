@@ -27,7 +27,7 @@ void Count(const format::LeafRecord& record, format::ItemRecord* item, format::S
 // Then the items to what the step holds.
 void SumItems(format::StepRecord* step);
 
-// What chunks at these places hold of each segment.
+// Computes the extent of these leaves' chunks in each segment.
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<format::LeafRecord>& records,
                                                     size_t block_bytes);
 

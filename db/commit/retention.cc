@@ -103,7 +103,7 @@ bool Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
   return true;
 }
 
-// What a count of 0 means.
+// The error for a rule with a count of 0.
 std::string NothingKept(Kind kind) {
   if (kind == Kind::kLatest) return "keeping the latest 0 steps: at least 1 must be kept";
   if (kind == Kind::kEvery) return "keeping every 0th step: n must be at least 1";

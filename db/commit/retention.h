@@ -21,7 +21,7 @@ using stepwell::KeepRule;
 
 // kInvalidArgument naming the rule that makes no sense.
 Status CheckRules(std::span<const KeepRule> rules);
-// Whether some rule asks for metrics.
+// Returns true if some rule needs metrics.
 bool NeedsMetrics(std::span<const KeepRule> rules);
 
 // For people: what the rules are going to make of this save that its caller may not have meant. ""
@@ -29,7 +29,7 @@ bool NeedsMetrics(std::span<const KeepRule> rules);
 std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
                     std::string_view metrics_json);
 
-// What the rules look at of one committed step.
+// The facts about one committed step that the rules look at.
 struct KeepCandidate {
   uint64_t step = 0;
   int64_t time_ns = 0;
@@ -50,7 +50,7 @@ std::vector<std::vector<bool>> KeptByRules(std::span<const KeepRule> rules,
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added);
 
-// Of the numbers that the candidates' metrics have.
+// Returns the names of those metrics that are numbers in some candidate.
 std::set<std::string> MetricNames(std::span<const KeepCandidate> candidates);
 
 // Retention as commits go by: what StepsToDrop says of all live steps, at a cost that follows from

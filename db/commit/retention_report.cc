@@ -50,7 +50,7 @@ std::string RulesText(std::span<const KeepRule> rules) {
   return Listed(rules, [](const KeepRule& rule) { return DescribeRule(rule); });
 }
 
-// What a save just after these would be, as far as it can be known.
+// Predicts the save that follows these, as far as it can be known.
 KeepCandidate NextSave(const std::vector<KeepCandidate>& candidates) {
   KeepCandidate next = candidates.back();
   next.step = std::min(next.step, kStepMax - 1) + 1;
@@ -142,8 +142,8 @@ RetentionReport ReportRetention(std::vector<KeepRule> rules, std::vector<KeepCan
   for (const KeepRule& rule : rules) report.rule_texts.push_back(DescribeRule(rule));
   report.rules = std::move(rules);
   if (candidates.empty()) return report;
-  // As if the newest step were just saved: what goes then is more than the place that the next one
-  // takes.
+  // Applies the rules as if the newest step had just been saved. Steps that go beyond the one whose
+  // place the next step takes are surplus.
   const auto surplus = StepsToDrop(report.rules, candidates, candidates.size() - 1);
   if (!surplus.empty() && !lost) {
     report.warnings.push_back(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rules of a store keep, and what the next save takes away, for people: pure. And the file
-// that tells other processes the rules of the last writer.
+// Reports for people which steps the rules of a store keep, and which the next save removes. Pure.
+// Also reads and writes the file that tells other processes the rules of the last writer.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ class DurableFolder {
                                                        std::string path, bool replace,
                                                        uint32_t file_mode);
 
-  // Where it is built, below names of the caller's choice.
+  // The directory in which the folder is built, under names that the caller chooses.
   const std::string& temporary() const { return temporary_; }
   // `inner`, which the caller has made in the temporary directory, gets the path. Everything in it
   // is synced first. What was replaced and what else is in the temporary directory is removed
@@ -47,7 +47,7 @@ class DurableFolder {
   const std::string path_;
   const std::string temporary_;
   const bool replace_;
-  std::string aside_;       // where what was at the path is now; "": nothing was
+  std::string aside_;       // the present place of what was at the path; "": nothing was
   bool exchanged_ = false;  // it is where the new one was
 };
 

@@ -11,7 +11,7 @@
 namespace stepwell::db {
 namespace {
 
-// Where nothing pins the step, what was taken may have been erased before.
+// Where nothing pins the step, its chunks may have been erased before they were taken.
 Status CheckStillThere(const StepReader& reader) {
   Status status = reader.Explain(DataLossError("its chunks were taken"));
   return status.code() == StatusCode::kNotFound ? status : OkStatus();

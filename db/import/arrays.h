@@ -44,7 +44,7 @@ struct ImportArray {
   std::shared_ptr<const void> hold;
 };
 
-// Where a chunk lies in the grid of the whole array.
+// Returns the chunk's indices in the grid of the whole array.
 format::Shape ChunkIndices(const ImportArray& array, uint64_t chunk_index);
 // The key of the value that has a chunk.
 std::string ChunkKey(const ImportArray& array, uint64_t chunk_index);

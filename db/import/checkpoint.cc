@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory of Orbax's holds: steps, items, metadata.
+// Reads a directory of Orbax's: steps, items, metadata.
 #include <algorithm>
 
 #include "db/export/orbax/digests.h"
@@ -34,7 +34,7 @@ Result<bool> Has(io::FileSystem* file_system, const std::string& folder, std::st
   return io::HasFile(file_system, StrCat(folder, "/", name));
 }
 
-// Of saves that were finished.
+// Lists the directories of saves that were finished.
 Result<std::vector<std::string>> Folders(io::FileSystem* file_system, const std::string& path) {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system->List(path));
   std::vector<std::string> folders;
@@ -60,7 +60,7 @@ Result<std::string> JsonFileOf(io::FileSystem* file_system, const std::string& f
   return std::string();
 }
 
-// Whether a directory is a step's: one of its files, or of its items', says so.
+// Returns true if the directory is a step's, by one of its files or of its items' files.
 Result<bool> IsStep(io::FileSystem* file_system, const std::string& path) {
   for (const std::string_view name :
        {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName,
@@ -95,7 +95,8 @@ Result<std::vector<OrbaxStep>> FindOrbaxSteps(io::FileSystem* file_system,
                                               const std::string& root_path) {
   const std::string root = WithoutTrailingSlashes(root_path);
   std::vector<OrbaxStep> steps;
-  // What has none of these may still be a step (of items); the names of its folders decide then.
+  // A directory with none of these may still be a step of items. The names of its folders decide
+  // then.
   for (const std::string_view name :
        {format::orbax::kCheckpointMetadataName, format::orbax::kTreeMetadataName}) {
     STEPWELL_ASSIGN_OR_RETURN(const bool is_step, Has(file_system, root, name));
@@ -263,7 +264,7 @@ Result<std::shared_ptr<const ExportDigests>> OrbaxCheckpoint::Digests() {
   return *digests_;
 }
 
-// Whether our own export says that these are files, whatever their names.
+// Returns true if our own export recorded that these are files, whatever their names.
 Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) {
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
   if (digests == nullptr) return false;
@@ -273,7 +274,7 @@ Result<bool> OrbaxCheckpoint::IsExportedAsFiles(const OrbaxItem& item) {
   });
 }
 
-// What was written into the directory later, or copied there from elsewhere, has no digest.
+// A file that was written into the directory later, or copied there from elsewhere, has no digest.
 Result<bool> OrbaxCheckpoint::HasDigested(const OrbaxItem& item, std::string_view name) {
   STEPWELL_ASSIGN_OR_RETURN(const auto digests, Digests());
   if (digests == nullptr) return false;

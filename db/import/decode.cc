@@ -99,7 +99,7 @@ std::optional<CodecId> CodecOf(const format::orbax::ZarrCodecs& codecs, uint64_t
   return is_ours ? std::optional(CodecId::kBloscLz4) : std::nullopt;
 }
 
-// What its metadata says.
+// Returns the codec that the array's metadata names.
 std::optional<CodecId> ClaimedCodec(const ImportArray& array) {
   const format::orbax::ZarrArray& zarr = array.zarr;
   // Elements of these types may have bits that ours have not.

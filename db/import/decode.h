@@ -34,8 +34,8 @@ Status CheckPlainValue(const ImportArray& array, ConstBytes chunk, ConstBytes cr
 // none: they are to be decoded. Of the whole array, whose chunks are looked up.
 Result<std::optional<format::CodecId>> PayloadCodec(const ImportArray& array);
 
-// Whether it is what it claims: its CRC, its length, and that it decodes (into `scratch`).
-// kDataLoss.
+// Checks that the payload is what it claims to be: its CRC, its length, and that it decodes (into
+// `scratch`). kDataLoss.
 Status CheckPayload(const ImportArray& array, ConstBytes payload, io::AlignedBuffer* scratch);
 
 }  // namespace stepwell::db::import

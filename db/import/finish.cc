@@ -20,7 +20,7 @@ std::string IntegerOf(const ImportArray& array) {
   return std::to_string(static_cast<int64_t>(bits << unused_bits) >> unused_bits);
 }
 
-// What Orbax makes of it: array.item(). Types that Python has no number for stay NumPy's.
+// Makes a scalar as Orbax does, by array.item(). Types for which Python has no number stay NumPy's.
 LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
   std::string key = leaf.record.key;
   if (array.zarr.dtype == DType::kBool) {

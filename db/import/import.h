@@ -38,7 +38,7 @@ struct OrbaxItem {
     kJson,     // JSON: becomes a tree of Python values
     kMetrics,  // becomes the step's metrics
     kFiles,    // anything else: kept as the files that it has
-    kTorn,     // of one of the others, without the file that says so: an error when asked for
+    kTorn,     // one of the above without the file that names it: an error when asked for
   };
   std::string name;    // as the checkpoint has it
   std::string target;  // the item's name in the save
@@ -46,15 +46,15 @@ struct OrbaxItem {
   std::string path;  // the item's directory
   std::string json_file;
   std::string handler;       // that the checkpoint names for it; "": none
-  bool has_records = false;  // of a tree of our own exports: kRecordsName is in it, with a digest
+  bool has_records = false;  // a tree of our own exports: kRecordsName is in it, with a digest
   bool has_values = false;   // kValuesName, too
 };
 
-// What Orbax calls an item that was given no name, v0 and v1; and what a save without names does.
+// The names that Orbax gives an item without a name, in v0 and v1.
 inline constexpr std::array<std::string_view, 2> kUnnamedItems = {"default", "pytree"};
 inline constexpr std::string_view kPlainItem = "state";
 
-// What is in one checkpoint, without its arrays. The files must not change while it is read.
+// Describes one checkpoint, without its arrays. The files must not change while it is read.
 class OrbaxCheckpoint {
  public:
   // `path` is a step's directory, one that is step and item at once ("flat"), or an item's.
@@ -71,7 +71,7 @@ class OrbaxCheckpoint {
   const std::string& metrics() const { return metrics_; }
   // The step's directory: that of an item's checkpoint, too.
   const std::string& folder() const { return folder_; }
-  // What our exports say of themselves; null: none. Read once.
+  // Returns the digests that our exports carry; null for other checkpoints. They are read once.
   Result<std::shared_ptr<const ExportDigests>> Digests();
   io::FileSystem* file_system() const { return file_system_; }
   // `status`; or kUnavailable where another directory has taken the place of this one since it was
@@ -103,7 +103,7 @@ class OrbaxCheckpoint {
   std::optional<std::shared_ptr<const ExportDigests>> digests_;
 };
 
-// Of several processes that import one checkpoint together: each reads and saves a part of it.
+// One of several processes that import a checkpoint together. Each reads and saves a part of it.
 struct ImportShare {
   uint32_t index = 0;
   uint32_t count = 1;

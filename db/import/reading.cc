@@ -23,7 +23,7 @@ Status Reading::DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch)
   return InContext(DecodeValue(ArrayOf(value), value.chunk_index, bytes, &scratch->chunk), value);
 }
 
-// Of a value of an export: that it is the very chunk that was exported.
+// Checks that a value of an export is the very chunk that was exported.
 Status Reading::CheckDigest(const Value& value, ConstBytes bytes) const {
   const ImportArray& array = ArrayOf(value);
   const auto* const digest = array.index->DigestOf(value.place);
@@ -159,7 +159,7 @@ Status Reading::Execute() {
   return cancelled ? CancelledError("the import was cancelled") : OkStatus();
 }
 
-// As TensorStore, which refuses other bytes than 0 and 1.
+// Refuses bytes other than 0 and 1, as TensorStore does.
 Status Reading::CheckBools() {
   for (const ImportArray& array : arrays_) {
     if (array.dtype->dtype != format::DType::kBool || array.data == nullptr) continue;

@@ -46,7 +46,7 @@ struct Task {
   const Value* kept = nullptr;
 };
 
-// What a thread has for its tasks.
+// The memory that a thread uses for its tasks.
 struct Scratch {
   io::AlignedBuffer read;
   io::AlignedBuffer chunk;

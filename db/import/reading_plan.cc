@@ -91,7 +91,7 @@ Status Reading::FindValues() {
   return OkStatus();
 }
 
-// What memory they need; of those that are kept, `payloads` has their number.
+// Computes the memory that the values need. Kept values are recorded in `payloads`.
 void Reading::PlaceValues(ImportArray* array, std::span<const Value> values) {
   array->memory_bytes = array->size_bytes;
   if (!array->kept) return;
@@ -174,7 +174,7 @@ void Reading::PlaceKept() {
   }
 }
 
-// Of their own size, and few: no need to merge reads.
+// Gives a kept value a task of its own. Such values are few, so their reads need no merging.
 bool Reading::PlanKept(const Value& value) {
   if (ArrayOf(value).payloads.empty()) return false;
   Task& task = tasks_.emplace_back();

@@ -116,8 +116,8 @@ struct ImportPlan::State {
   std::vector<import::DealtArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
 };
 
-// What our exports say of themselves: files are checked here, chunks when they are read. `all`:
-// items that are missing are damage, too.
+// Checks files against the digests of our exports. Chunks are checked when they are read. With
+// `all`, missing items are damage, too.
 Status ImportPlan::State::CheckDigests(bool all) {
   io::FileSystem* const file_system = checkpoint.file_system();
   const std::string& folder = checkpoint.folder();
@@ -250,8 +250,8 @@ std::vector<std::string> ImportPlan::ItemNames() const {
   return names;
 }
 
-// What is different whenever Orbax saved something else (times, and names of files that are drawn
-// by lot), and what the shares and the records depend on.
+// Returns a text that differs whenever Orbax saved something else, because it has times and
+// randomly drawn file names. It also covers what the shares and the records depend on.
 Result<std::string> ImportPlan::Identity() const {
   const OrbaxCheckpoint& checkpoint = state_->checkpoint;
   std::string identity;

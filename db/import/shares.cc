@@ -122,7 +122,7 @@ std::vector<DealtArray> DealArrays(std::span<const ShareArray> arrays, const Imp
       continue;
     }
     const BoxGrid grid(array, bytes_goal);
-    // Of the middle of a box, which is before the end of all.
+    // Decides by the middle of a box, which is before the end of all.
     const auto share_of = [&](uint64_t index) {
       const Bytes twice = 2 * before + grid.BytesBefore(index) + grid.BytesBefore(index + 1);
       return static_cast<uint32_t>(twice * share.count / (2 * total));

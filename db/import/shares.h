@@ -20,13 +20,13 @@ struct ShareArray {
 };
 
 struct DealtArray {
-  uint32_t first_share = 0;  // of those that have some of it
+  uint32_t first_share = 0;  // the shares that have some of it
   uint32_t last_share = 0;
   // Borders of boxes are multiples of it: whole stored values, or the array's end.
   format::Shape box_shape;
-  // Of the share that was asked for, ascending by origin; boxes of the grid are merged.
+  // The boxes of the requested share, ascending by origin. Adjacent boxes of the grid are merged.
   std::vector<format::Box> boxes;
-  size_t first_box = 0;  // where they begin among those of all arrays
+  size_t first_box = 0;  // the index of the first among the boxes of all arrays
 };
 
 // The arrays lie one behind another, each on a grid of boxes, and the shares are equal stretches of

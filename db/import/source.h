@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of an Orbax item lie: its small files, and the values of its arrays by key, in an
+// Locates the bytes of an Orbax item: its small files, and the values of its arrays by key, in an
 // OCDBT database or as files of their own. Private to db/.
 #pragma once
 
@@ -45,7 +45,7 @@ class ValueIndex {
 
   const std::vector<std::string>& paths() const { return paths_; }
 
-  // What an export's chunks have to be: of files by their paths.
+  // Sets the digests that the chunks of an export must have, by the paths of their files.
   void SetDigests(std::shared_ptr<const std::map<std::string, DataDigest>> digests) {
     digests_ = std::move(digests);
   }

@@ -34,7 +34,7 @@ constexpr uint64_t kMetadataBytesMax = uint64_t{1} << 30;
 // Smaller shards would make small chunks.
 constexpr uint64_t kShardBytesMin = uint64_t{256} << 10;
 
-// What the small files say of leaves, by name.
+// The facts about leaves that the small files hold, by name.
 struct Notes {
   std::unordered_map<std::string, std::string> shardings;
   std::unordered_map<std::string, std::string> key_impls;  // of PRNG keys
@@ -389,7 +389,7 @@ Result<std::set<std::string>> TreeReader::ReadValues(io::FileSystem* file_system
   return keys;
 }
 
-// What the facade of v0 saved without a name is the plain tree, as what Orbax saved so is.
+// The facade of v0 saves a state without a name as the plain tree, so it is imported as one.
 Status TreeReader::RenameUnnamed() {
   if (source_.target != kPlainItem || tree_.item.name != kUnnamedItems[0]) return OkStatus();
   tree_.item.name = source_.target;

@@ -37,7 +37,7 @@ void DropCache(io::FileSystem* file_system, const std::string& path, int depth) 
   (void)posix_fadvise((*file)->descriptor(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
-// Whether elements are the same, of types that use some bits of a byte only those.
+// Compares elements. Types that use only some bits of a byte compare only those.
 bool SameElements(ConstBytes a, ConstBytes b, const format::DTypeInfo& dtype) {
   if (dtype.value_bits == 0) return a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0;
   const auto mask = static_cast<std::byte>((1U << dtype.value_bits) - 1);

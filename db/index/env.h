@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What RocksDB runs on inside the index: an Env without threads. Private to db/index/.
+// The platform of RocksDB inside the index: an Env without threads. Private to db/index/.
 //
 // RocksDB calls Env::Schedule with its mutex held, so a job cannot run there. It is queued, and the
 // index runs the queue on its own thread right after it asked for a flush (without waiting) or

@@ -307,7 +307,7 @@ Status Index::ApplyGuarded(const IndexBatch& batch) {
   STEPWELL_RETURN_IF_ERROR(Write(&rows));
   unflushed_rows_ += batch.removed_steps.size() + batch.rows.size();
   unflushed_bytes_ += rows.GetDataSize();
-  RunJobs();  // of a memtable that grew too large
+  RunJobs();  // a memtable that grew too large may need them
   return OkStatus();
 }
 

@@ -87,7 +87,7 @@ class Index {
   Status Guard(const char* what, Call call) noexcept;
   Status CheckFrozen() const;
   Status CheckUsable() const;
-  // What the public ones do, within RocksDB: exceptions pass through.
+  // The public functions call these, which let RocksDB's exceptions pass.
   Status OpenGuarded(bool to_read);
   Status CheckMeta(bool to_read);
   Status ScanGuarded(uint64_t first, const std::function<bool(const IndexRow&)>& visit);

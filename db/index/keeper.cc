@@ -138,7 +138,7 @@ Status IndexKeeper::ApplyPending(const std::shared_ptr<Index>& index) {
         const bool at_hand = texts != nullptr && texts->commit == row.live->record.commit;
         row.texts = at_hand ? *texts : TextsInLog(*row.live, *options_.files);
       }
-      // Of a frame that cannot be read there is no row; reading the step says what is wrong.
+      // A frame that cannot be read gets no row. Reading the step reports what is wrong.
       if (row.live == nullptr || !row.texts.status.ok()) {
         batch.removed_steps.push_back(step);
       } else {

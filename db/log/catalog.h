@@ -17,7 +17,7 @@
 
 namespace stepwell::db {
 
-// What is to be written behind a segment's header.
+// A catalog to be written behind a segment's header.
 struct CatalogPayload {
   format::Catalog root;            // the places of its pages are known when those are written
   std::vector<std::string> pages;  // payloads of kCatalogPage frames
@@ -54,7 +54,7 @@ class CatalogWriter {
   const CatalogNote* second_newest() const {
     return notes_.size() < 2 ? nullptr : &notes_[notes_.size() - 2];
   }
-  // What recovery reads of segments for either of them.
+  // The bytes of each segment that recovery reads for either of them.
   std::map<uint64_t, ByteRange> Needed() const;
 
  private:
@@ -69,7 +69,7 @@ class CatalogWriter {
   Result<CatalogPayload> MakeBase(format::Catalog head, const Segments& segments) const;
 
   LiveSteps* const live_;
-  // What any segment may spend on its catalog: a base of this size is followed by another base.
+  // Bounds the catalog of any segment. Another base follows a base of this size.
   const uint64_t small_bytes_;
   std::deque<CatalogNote> notes_;  // durable; from the oldest base that is needed on
   // Since the newest durable catalog: commits, segments, and when that was.

@@ -26,7 +26,7 @@ void AddFrame(const format::FramePlace& place, uint64_t length_bytes, Footprint*
   part.moved_bytes += AlignUp(length_bytes, kGrainBytes);
 }
 
-// What live steps have in one segment.
+// The live steps' use of one segment.
 struct Use {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;  // of payloads

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a segment is needed: by each live step (its payloads and frames, from its records), and
-// by the segment itself (its first two frames, its footer and trailer). For reclaim. And the
-// account of space.
+// Computes which parts of a segment are needed: by each live step (its payloads and frames, from
+// its records), and by the segment itself (its first two frames, its footer and trailer). Reclaim
+// and the account of space use it.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,14 @@ struct ByteRange {
 std::vector<ByteRange> Normalize(std::vector<ByteRange> ranges);
 uint64_t TotalBytes(const std::vector<ByteRange>& normalized);
 
-// What one live step needs. Ranges are rounded outward to 4 KiB, below which no file system frees.
+// The bytes that one live step needs. Ranges are rounded outward to 4 KiB, below which no file
+// system frees.
 struct Footprint {
   struct Part {
     std::vector<ByteRange> ranges;  // normalized
     std::vector<ByteRange> copies;  // behind the commit frame, in its run of blocks
     uint64_t payload_bytes = 0;
-    uint64_t moved_bytes = 0;  // what payloads, aligned, and frames take wherever they lie
+    uint64_t moved_bytes = 0;  // the space of payloads, aligned, and frames, wherever they lie
   };
   std::map<uint64_t, Part> segments;
 };
@@ -79,7 +80,7 @@ struct SpaceQuery {
   // Ends of what is placed in segments that are open for writing; what is allocated behind is
   // reserved. None: taken from what live steps need (for readers, which cannot know).
   std::optional<std::map<uint64_t, uint64_t>> open_ends;
-  // Of segments, for catalogs that recovery may read.
+  // The ranges of catalogs, by segment, that recovery may read.
   std::map<uint64_t, ByteRange> catalogs;
 };
 

@@ -222,8 +222,8 @@ void LiveSteps::Forget(std::map<uint64_t, DeadCommit>::iterator dead,
   pinned_dead_.erase(dead);
 }
 
-// What died up to `published` is pinned or forgotten. Pins that come later are of `published` or a
-// later commit, so what is not pinned now never is.
+// Sorts dead commits up to `published` into pinned ones and forgotten ones. Later pins are of
+// `published` or a later commit, so a commit that is not pinned now never is.
 void LiveSteps::SortDead(const ReaderPins& others, uint64_t published,
                          std::vector<uint64_t>* forgotten) {
   std::vector<uint64_t> pins;

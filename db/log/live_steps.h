@@ -22,7 +22,7 @@
 
 namespace stepwell::db {
 
-// What a step's frame does not know yet: its pin, and whether it is decided.
+// Takes over the state that a step's frame does not know yet: its pin, and whether it is decided.
 inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
   record->pinned = live.pinned;
   record->group = live.group;
@@ -35,7 +35,7 @@ int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newe
 // The step's metadata and metrics, read from its commit frame.
 StepTexts TextsInLog(const LiveStep& live, SegmentFiles& files);
 
-// Where the `last` highest of a map by step begin.
+// Returns an iterator to the `last` highest entries of a map by step.
 template <typename Steps>
 auto LastOf(const Steps& steps, size_t last) {
   return steps.size() > last ? std::prev(steps.end(), static_cast<ptrdiff_t>(last)) : steps.begin();
@@ -72,7 +72,7 @@ class LiveSteps {
   };
 
   std::optional<uint64_t> NewestStep() const;
-  std::vector<uint64_t> Numbers(size_t last) const;           // of the highest, ascending
+  std::vector<uint64_t> Numbers(size_t last) const;           // the highest, ascending
   List All() const;                                           // ascending
   std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.
@@ -93,15 +93,15 @@ class LiveSteps {
     std::shared_ptr<const LiveStep> prepared;  // not decided yet
     // Decided: not prepared any more. Committed, it is `added`, too; else dead.
     std::shared_ptr<const LiveStep> decided;
-    std::optional<std::vector<format::LossRecord>> losses = {};  // what is left of them
-    // Of `added`, where they are at hand, for the index.
+    std::optional<std::vector<format::LossRecord>> losses = {};  // the remaining ones
+    // The texts of `added` for the index, where they are at hand.
     std::shared_ptr<const StepTexts> texts = {};
   };
   void Commit(const Change& change);
   // Before there are any commits: the metrics of a step that was loaded without them; none when
   // they cannot be read.
   void SetMetrics(const format::StepRecord& step, const std::optional<std::string>& metrics_json);
-  // What needs one segment.
+  // The commits that need one segment.
   struct SegmentUse {
     List live;                       // or not decided yet
     std::vector<DeadCommit> pinned;  // dead, but a reader may be reading them
@@ -114,8 +114,8 @@ class LiveSteps {
     std::vector<uint64_t> forgotten;          // commits that no reader can see any more
     bool known = true;                        // false: some live step does not say where it is
   };
-  // As of one instant. Other processes may come to read what was live at commit `published` or
-  // later; `others` are the pins that they have, read before, under RECLAIM.
+  // Returns the uses as of one instant. Other processes may come to read what was live at commit
+  // `published` or later. `others` are their pins, read before this call, under RECLAIM.
   Use UseOf(const std::set<uint64_t>& segments, const ReaderPins& others, uint64_t published);
   // Payload bytes of live and undecided steps in segments from `first` on.
   uint64_t StoredBytesFrom(uint64_t first) const;
@@ -139,7 +139,7 @@ class LiveSteps {
   void SortDead(const ReaderPins& others, uint64_t published, std::vector<uint64_t>* forgotten);
   void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten);
 
-  // What lives in a segment.
+  // The commits that live in a segment.
   struct Residents {
     std::set<uint64_t> steps;  // not the undecided, which are few
     uint64_t stored_bytes = 0;

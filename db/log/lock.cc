@@ -184,9 +184,9 @@ Result<bool> HasOtherName(io::FileSystem* file_system, const std::string& path) 
   return info && info->link_count > 1;
 }
 
-// Where LOCK or STEPWELL has another name: gives this store its own, unless a process of this very
-// directory has LOCK. STEPWELL first: once LOCK is this store's, a STEPWELL that is locked is
-// taken for that of a writer of it, whose LOCK was removed.
+// Gives this store a LOCK and a STEPWELL of its own if one of them has another name, unless a
+// process of this very directory has LOCK. STEPWELL comes first. Once LOCK is this store's, a
+// locked STEPWELL is taken for that of a writer of this store whose LOCK was removed.
 Status LeaveCopies(io::FileSystem* file_system, const std::string& store_path) {
   const std::string lock_path = LockFilePath(store_path);
   const std::string slot_path = SlotFilePath(store_path);
@@ -270,7 +270,7 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
   for (int attempt = 0; attempt < kAcquireAttemptsMax; ++attempt) {
     STEPWELL_RETURN_IF_ERROR(LeaveCopies(file_system, store_path));
     STEPWELL_ASSIGN_OR_RETURN(auto file, LockOnce(file_system, store_path, timeout));
-    // What was locked may have been made anew by another process meanwhile.
+    // Another process may have made the file anew before this one locked it.
     STEPWELL_ASSIGN_OR_RETURN(const bool named, io::IsNamed(file_system, file.get()));
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
     if (!named || info.link_count > 1) continue;

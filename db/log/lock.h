@@ -13,10 +13,10 @@
 namespace stepwell::db {
 
 // Takes LOCK exclusively (OFD lock) and writes into it which process has it, for which directory.
-// Where LOCK or STEPWELL has another name, as `cp -al` of a store makes it, this store gets files
-// of its own first (DESIGN.md, "Trust and waits"). While the recorded holder is dead (its io_uring
-// writes may still be landing) it retries for `timeout`, then, or at once when the holder lives,
-// fails with kUnavailable naming the pid and whether it lives.
+// If LOCK or STEPWELL has another name, as after `cp -al` of a store, this store gets files of its
+// own first (DESIGN.md, "Trust and waits"). While the recorded holder is dead (its io_uring writes
+// may still be landing) it retries for `timeout`, then, or at once when the holder lives, fails
+// with kUnavailable naming the pid and whether it lives.
 Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
                                               const std::string& store_path,
                                               std::chrono::milliseconds timeout);
@@ -32,11 +32,12 @@ Result<bool> LockWithin(io::File* file, io::LockKind kind, std::chrono::millisec
 Status LockSlotFile(io::File* slot_file, const std::string& store_path,
                     std::chrono::milliseconds timeout);
 
-// How to reach the holder of LOCK (db/store/mailbox.h). It stands in LOCK, so that what can read
-// the store's files can ask, and nothing else: texts without white space, the keys random.
+// Tells how to reach the holder of LOCK (db/store/mailbox.h). It is written in LOCK, so that only
+// processes that can read the store's files can send requests. The texts have no white space, and
+// the keys are random.
 struct LockContact {
   std::string socket;
-  std::string ask;     // what a request proves itself with
+  std::string ask;     // the key that proves a request
   std::string answer;  // and what an answer does
 };
 Status WriteContact(io::File* lock_file, const LockContact& contact);
@@ -47,7 +48,7 @@ Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& 
 // "process 12, which is stopped". Reads /proc, so it is for errors only.
 std::string DescribeLockHolders(io::File* file);
 
-// Of this boot of the machine; "" where it is not known.
+// Returns the id of this boot of the machine; "" where it is unknown.
 std::string BootId();
 
 // Fork safety: the descriptors of locks are closed in every forked child, never unlocked.

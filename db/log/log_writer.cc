@@ -128,7 +128,7 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
                                  file_bytes_max - file_bytes_max / kFooterShareOfFile);
   if (current_->end_bytes > std::max<uint64_t>(4 * block_bytes_, begin) &&
       current_->end_bytes + length_bytes > full) {
-    // Where there is no room for another segment there may be some for a frame in this one.
+    // A disk without room for another segment may have room for a frame in this one.
     const Status status = Roll(step_bytes);
     if (!status.ok() && status.code() != StatusCode::kResourceExhausted) return status;
   }

@@ -24,8 +24,8 @@ struct Segment {
   uint64_t id = 0;
   format::Id128 nonce{};
   std::unique_ptr<io::File> file;
-  uint64_t end_bytes = 0;        // of what was placed
-  uint64_t allocated_bytes = 0;  // of what was reserved
+  uint64_t end_bytes = 0;        // the end of the placed bytes
+  uint64_t allocated_bytes = 0;  // the reserved bytes
   std::vector<format::FooterEntry> frames;
   CatalogNote catalog;
   std::vector<format::FrameCopy> start_copies;  // of header and catalog, for the footer
@@ -37,7 +37,7 @@ struct Segment {
 struct LogWriterOptions {
   Environment environment;
   std::string store_path;
-  format::StoreSlot slot;  // of it: which store this is, and which part
+  format::StoreSlot slot;  // identifies the store and the part
   std::shared_ptr<io::Freeze> freeze;
   uint64_t segment_bytes_max = 0;
   // The catalog that a new segment begins with: (size of a block, whether it must be short).
@@ -90,7 +90,7 @@ class LogWriter {
   bool DropSpares();
 
   Segment* current() { return current_; }
-  // Of segments that could not be sealed. Nothing may be written any more, or be on its way.
+  // Closes segments that could not be sealed. No write may be in flight, and none may follow.
   void CloseFiles() {
     current_ = nullptr;
     segments_.clear();
@@ -105,7 +105,7 @@ class LogWriter {
   // Frames that have no second copy yet: each goes behind the next frame that has room for it
   // (format/frame.h), the last ones behind the footers of SealIdle(all).
   void AddCopy(format::FrameCopy copy);
-  // What the copies that wait take behind a frame of `frame_bytes`.
+  // Returns the space that the waiting copies take behind a frame of `frame_bytes`.
   size_t CopySpace(size_t frame_bytes) const;
   // Writes as many as fit behind the first `frame_bytes` of `run`.
   void PutCopies(const format::Id128& nonce, size_t frame_bytes, MutableBytes run);
@@ -132,7 +132,7 @@ class LogWriter {
   uint64_t first_id_ = 0;
   size_t block_bytes_ = 4096;
   uint64_t target_bytes_ = 0;  // size that the current segment was begun for
-  uint64_t step_bytes_ = 0;    // of the step that the current segment was begun for
+  uint64_t step_bytes_ = 0;    // the size of the step that the current segment was begun for
   uint64_t placed_bytes_ = 0;  // in this session
   std::vector<Spare> spares_;
   struct WaitingCopy {

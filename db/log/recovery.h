@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is in the log: newest valid catalog + the chain of frames after it.
-// Reads (and syncs) only; the writer seals, renumbers and reclaims afterwards (DESIGN.md,
-// "Recovery").
+// Recovers the log's contents: the newest valid catalog and the chain of frames after it. Reads
+// (and syncs) only. The writer seals, renumbers and reclaims afterwards (DESIGN.md, "Recovery").
 #pragma once
 
 #include <cstdint>
@@ -22,9 +21,9 @@
 
 namespace stepwell::db {
 
-// What is kept in memory of a catalog in the log (DESIGN.md, "Catalogs"). Each segment begins with
-// one: a base, which names everything that is live, or what changed since an earlier catalog, its
-// `previous`. From the newest one back to its base they are a lineage.
+// The part of a catalog in the log that is kept in memory (DESIGN.md, "Catalogs"). Each segment
+// begins with one: a base, which names everything that is live, or what changed since an earlier
+// catalog, its `previous`. From the newest one back to its base they are a lineage.
 struct CatalogNote {
   format::FramePlace place;    // of its root, the frame behind the segment's header
   uint64_t last_commit = 0;    // that it covers
@@ -50,9 +49,10 @@ struct LiveStep {
   format::StepRecord record;      // without metadata and metrics
   format::FramePlace place = {};  // of its commit frame
   int64_t age_time_ns = 0;        // on the clock of retention, of which only differences count
-  std::string metrics_json = {};  // of steps saved in this session, and where retention asks for it
-  bool metrics_unknown = false;   // it asked, and they could not be read
-  bool is_old = false;            // committed before this session
+  std::string metrics_json =
+      {};  // only for steps saved in this session, and where retention needs it
+  bool metrics_unknown = false;  // it asked, and they could not be read
+  bool is_old = false;           // committed before this session
 };
 
 // A commit that some later frame killed; its space is taken back when no reader can be reading it.
@@ -70,7 +70,7 @@ struct StepPin {
   bool pinned = false;
 };
 
-// Where a chain frame lies.
+// The place of a chain frame.
 struct ChainPlace {
   uint64_t commit = 0;
   uint64_t segment = 0;
@@ -122,10 +122,10 @@ void RefuseLost(const std::string& store_path, const std::vector<format::LossRec
 // kDataLoss instead of "not found" while it is not known what was lost: the step may be.
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);
 std::string DescribeLoss(const format::LossRecord& loss);
-// What Store::Newest says then; OK without a loss.
+// Returns the error that Store::Newest gives then; OK without a loss.
 Status NewestMayBeLost(const std::string& store_path,
                        const std::vector<format::LossRecord>& losses);
-// What Verify says of them.
+// Adds the losses to the report of Verify.
 void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* report);
 
 // Starts the state from the catalog at `place` and those that it follows, base first; each page is
@@ -141,8 +141,8 @@ Status ApplyChainFrame(const format::FrameHeader& header, const format::FramePla
 // that the log is scanned. kNotFound: no segment says what store it is of.
 Result<format::StoreSlot> SlotFromLog(io::FileSystem* file_system, const std::string& store_path);
 
-// Whether a store that was closed cleanly has a log that ends where the slot says. If not, the
-// STEPWELL file is not the newest one (a lost write, a half-restored backup), and is not believed.
+// Returns true if the log of a cleanly closed store ends where the slot says. If not, the STEPWELL
+// file is not the newest one (a lost write, a half-restored backup), and is not believed.
 Result<bool> LogEndsAt(const format::StoreSlot& slot, io::FileSystem* file_system,
                        const std::string& store_path, SegmentFiles& files);
 

@@ -25,7 +25,7 @@ Status LoadNewestCatalog(const std::vector<SegmentInfo>& segments, SegmentFiles&
     Status status = place.status();
     if (place.ok()) status = LoadCatalog(*place, files, state);
     if (status.ok()) return status;
-    // Of a catalog's lineage something is damaged: the one before it.
+    // Something in the catalog's lineage is damaged, so the catalog before it is tried.
     if (IsUnreadable(status)) {
       unreadable->push_back({info->segment, 0, status});
     } else if (!IsDamage(status)) {
@@ -88,7 +88,7 @@ class ChainBuilder {
     for (const FoundFrame& one : candidates) {
       const FrameHeader& header = one.frame.header;
       if (header.epoch < state_->epoch) continue;  // void since a later epoch began
-      // What is not known to be flushed counts only where it lies: see FollowChain.
+      // A frame that is not known to be flushed counts only where it lies: see FollowChain.
       if (one.copied && header.commit > durable_) continue;
       if (linked &&
           (header.previous_commit != state_->tip_commit || header.previous != state_->tip_place)) {
@@ -176,7 +176,7 @@ class TornSteps {
   std::optional<LogState> before_;
 };
 
-// Whether what is wrong with a payload of an in-doubt step can be a tear. It cannot where the
+// Decides whether damage to a payload of an in-doubt step can be a tear. It cannot where the
 // payload was durable before the step's frame was written: a segment is sealed behind its sync, and
 // a step that is committed again keeps the payloads that it has.
 class OldPayloads {
@@ -221,9 +221,10 @@ Status CheckPayloads(const FoundFrame& next, const std::vector<format::LeafRecor
   return first == bad.end() ? OkStatus() : first->status;
 }
 
-// Whether an in-doubt frame is of a step that is proven to be torn. `synced`: whether what
-// is read is durable; in the page cache alone it is not served, as a power cut would take it back.
-// An error of the device proves nothing, and the step may be acknowledged: then it is refused.
+// Returns true if an in-doubt frame is of a step that is proven to be torn. `synced` says whether
+// the bytes that were read are durable. A step that is in the page cache alone is not served,
+// because a power cut would take it back. An error of the device proves nothing, and the step may
+// be acknowledged: then it is refused.
 Result<bool> IsTorn(const std::string& store_path, const FoundFrame& next, const Status& synced,
                     SegmentFiles& files, const ScanOptions& options, const LogState& state,
                     const TornSteps& torn) {
@@ -376,8 +377,8 @@ Status GatherFrames(const format::StoreSlot& slot, SegmentFiles& files, LogState
   return OkStatus();
 }
 
-// What the device cannot read may have been what is missing, or a newer frame than all that was
-// found: the log is appended to, so only behind the tip.
+// A place that the device cannot read may have held a missing frame, or a newer frame than all that
+// were found. The log is appended to, so only a place behind the tip can.
 Status CheckUnreadable(const std::vector<UnreadablePlace>& places, SegmentFiles& files,
                        const LogState& state) {
   for (const UnreadablePlace& place : places) {

@@ -22,14 +22,16 @@ struct Frame {
   std::string payload;
 };
 
-// Whether a failed read found wrong or missing bytes. Else they could not be read (an error of the
-// device, no memory, no descriptor, a version that this one does not know): what is there then is
-// unknown, and nothing may be concluded from it.
+// Returns true if a failed read found wrong or missing bytes. Any other failure (an error of the
+// device, no memory, no descriptor, an unknown version) means that they could not be read. The
+// bytes are then unknown, and nothing may be concluded from them.
 bool IsDamage(const Status& status);
-// Of those: the device cannot read this place (as btrfs says of rot), but perhaps others.
+// Returns true for errors of IsDamage where the device cannot read this place (as btrfs reports
+// rot), but perhaps others.
 bool IsUnreadable(const Status& status);
 
-// Whether the machine lacked descriptors or memory for an open: nothing is wrong with the file.
+// Returns true if the machine lacked descriptors or memory for an open. Nothing is wrong with the
+// file then.
 bool LacksResources(const Status& status);
 
 // Keeps the files that were used last open, as many as leave the program most of its descriptors:
@@ -46,8 +48,8 @@ class SegmentFiles {
   Result<std::shared_ptr<io::File>> Get(uint64_t segment);
   // From here on also those of another part of the group; `files` is kept. In part 0's only.
   void SetPart(uint32_t part, std::shared_ptr<SegmentFiles> files);
-  // Of a part, 0 for this one. kDataLoss when the part was never set: a record that names it is
-  // damaged.
+  // Returns a segment of a part; part 0 is this store. kDataLoss if the part was never set: a
+  // record that names it is damaged.
   Result<std::shared_ptr<io::File>> Get(uint32_t part, uint64_t segment);
   std::string PathOf(uint32_t part, uint64_t segment);
   // Forgets the open file; readers that hold it keep it.

@@ -111,7 +111,8 @@ Result<format::Footer> ReadFooter(const SegmentInfo& info, const format::Trailer
 using format::FrameCopy;
 using format::FramePlace;
 
-// What lies behind one frame: the chain frames of a batch before it, a header and a catalog.
+// Bounds the copies behind one frame: the chain frames of a batch before it, a header and a
+// catalog.
 constexpr size_t kCopiesMax = 1024;
 // A copy is written with the next flush, and so in the same segment or one of the next.
 constexpr uint64_t kSegmentsAhead = 3;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one segment holds, from its own bytes: header, catalog, seal, frames.
+// Reads the contents of one segment from its own bytes: header, catalog, seal, frames.
 //
 // Every function tells damage (bytes that were read and are wrong, IsDamage) from what could not be
 // read: the first is part of the answer; the second is returned as an error, or where the answer
@@ -20,7 +20,7 @@ struct SegmentInfo {
   format::Id128 nonce{};
   bool header_ok = false;
   bool sealed = false;
-  bool foreign = false;       // of another store: left alone
+  bool foreign = false;       // belongs to another store: left alone
   uint64_t length_bytes = 0;  // of the file
 };
 
@@ -40,7 +40,7 @@ Result<format::SegmentHeader> ReadSegmentHeader(io::File& file, uint64_t segment
 
 // kNotFound: the segment is not sealed (or its trailer is damaged).
 Result<format::Trailer> ReadTrailer(const SegmentInfo& info, SegmentFiles& files);
-// Where the root of the segment's catalog lies; of a damaged one the files remember the copy.
+// Finds the root of the segment's catalog. If it is damaged, the files remember the copy.
 // kNotFound: there is neither.
 Result<format::FramePlace> FindCatalog(const SegmentInfo& info, SegmentFiles& files);
 
@@ -70,7 +70,7 @@ Status ScanSegment(const SegmentInfo& info, SegmentFiles& files, SegmentScan* sc
 Status ReadSealed(const SegmentInfo& info, uint64_t after_commit, SegmentFiles& files,
                   SegmentScan* scan);
 
-// What frames a segment: its header, its catalog, and when it is sealed its footer.
+// The frames around a segment: its header, its catalog, and its footer once it is sealed.
 struct SegmentEdges {
   format::SegmentHeader header;
   uint64_t catalog_end_bytes = 0;    // without padding; of the header where no catalog is readable
@@ -88,7 +88,7 @@ Result<std::vector<format::FrameCopy>> ReadCopiesBehind(io::File& file,
                                                         const format::FramePlace& place,
                                                         const format::Id128& nonce);
 
-// Where the last of them ends; without any, the frame.
+// Returns the end of the last copy, or of the frame if it has none.
 Result<uint64_t> EndOfCopies(SegmentFiles& files, const format::FramePlace& place,
                              const format::Id128& nonce);
 

@@ -30,8 +30,8 @@ Result<StoreSlot> ReadSlot(io::File& file, size_t number, SlotBytes* bytes) {
   return DataLossError("the slot is missing");
 }
 
-// What has the temporary name may have another one, too, and is not written to. `like`: what it
-// takes the place of, whose mode, and lock, it gets.
+// Makes a file anew. A file that has the temporary name may have another name, too, and is not
+// written to. The new file gets the mode, and the lock, of `like`, whose place it takes.
 Result<std::unique_ptr<io::File>> MakeFile(io::FileSystem* file_system,
                                            const std::string& store_path, const StoreSlot& slot,
                                            const io::FileInfo* like,
@@ -125,7 +125,7 @@ Result<StoreSlot> SlotFile::Read() {
 
 Status SlotFile::Write(StoreSlot slot, bool sync) {
   if (!settled_) {
-    // What was read may be in the page cache only, after a kill.
+    // After a kill, the bytes that were read may be in the page cache only.
     STEPWELL_RETURN_IF_ERROR(file_->Sync());
     settled_ = true;
   }

@@ -49,7 +49,7 @@ class SlotFile {
   explicit SlotFile(std::unique_ptr<io::File> file) : file_(std::move(file)) {}
   std::unique_ptr<io::File> file_;
   std::vector<std::unique_ptr<io::File>> left_;  // by LeaveCopies
-  uint64_t sequence_ = 0;                        // of the newest slot read or written
+  uint64_t sequence_ = 0;                        // sequence of the newest slot read or written
   size_t newest_ = 0;                            // that slot
   size_t durable_ = 0;                           // the newest one known to be on the device
   std::optional<size_t> syncing_;                // on its way there

@@ -37,7 +37,8 @@ Status AppendRecords(std::vector<LeafRecord> records, std::vector<LeafRecord>* o
   return OkStatus();
 }
 
-// Whether what lies before the record (`next_key`, `next_chunk`) may still be in the range.
+// Returns true if the elements before the record (`next_key`, `next_chunk`) may reach into the
+// range.
 bool ReachesInto(const KeyRange& range, const std::string& next_key, uint64_t next_chunk) {
   // A leaf that goes on in the next block begins before it.
   return next_chunk == 0 ? next_key > range.first : next_key >= range.first;

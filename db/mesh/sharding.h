@@ -20,8 +20,8 @@ struct SavedSharding {
   std::string memory_kind;       // "": the default
 };
 
-// Of LeafRecord::sharding_json, which is as Orbax spells it. None for what is not a sharding over a
-// mesh, or none that can be.
+// Parses LeafRecord::sharding_json, which is spelled as Orbax spells it. None for text that is not
+// a sharding over a mesh, or not a possible one.
 std::optional<SavedSharding> ParseSharding(std::string_view json);
 
 // Into how many parts these axes of a mesh split an axis of an array.

@@ -35,8 +35,8 @@ LogSource::LogSource(std::string store_path, Environment machine)
                                           environment.make_disk)) {}
 
 Result<bool> LogSource::WriterLives(SlotFile* slot_file) {
-  // Where files cannot be locked nobody can write. (A writer on a machine that can lock them there
-  // is not noticed; its newest step may then be one that it has not flushed yet.)
+  // Where files cannot be locked, nobody can write. (A writer on a machine that can lock them there
+  // is not noticed. Its newest step may then be one that it has not flushed yet.)
   const auto locked = slot_file->file()->LockedByOther();
   if (io::LacksLocks(locked.status())) return false;
   STEPWELL_RETURN_IF_ERROR(locked.status());
@@ -259,7 +259,8 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
                  "): a step may be deleted while it is read"));
     }
     if (!is_same()) {
-      // What only this has is taken along; views that are out keep theirs.
+      // A state that no view shares is moved. Views that are in use keep theirs, and this takes a
+      // copy.
       std::shared_ptr<LogState> known;
       if (log_ != nullptr && log_live_) {
         known = log_.use_count() == 1 ? std::exchange(log_, nullptr)

@@ -20,7 +20,7 @@
 
 namespace stepwell::db {
 
-// What the views of one store share. Step readers keep it, and so it may outlive the store.
+// The state that the views of one store share. Step readers keep it, so it may outlive the store.
 // Thread-safe.
 class LogSource {
  public:
@@ -32,10 +32,10 @@ class LogSource {
   Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, LogState* known);
   // The steps that are live now.
   Result<std::map<uint64_t, LiveStep>> LookAgain();
-  // Whether this commit of a step is live now; true where that cannot be read.
+  // Returns true if this commit of a step is live now, or if that cannot be read.
   bool Has(const format::StepRecord& step);
-  // What `error`, of reading a commit that is not pinned, means: kNotFound when the step was
-  // deleted, replaced or moved since (its bytes may be gone); else damage.
+  // Explains `error`, which came from reading a commit that is not pinned. kNotFound if the step
+  // was deleted, replaced or moved since (its bytes may be gone); else damage.
   Status Explain(const Status& error, uint64_t step, uint64_t commit);
   // A pin that is not Set; null: readers/ is not writable. Given back it rests, for the next one.
   std::unique_ptr<ReaderPin> TakePin();
@@ -53,8 +53,8 @@ class LogSource {
   bool closed_ = false;                 // guarded by pin_mutex_
 };
 
-// What was live at one instant. Step readers and calls under way share it, and it is pinned as long
-// as one of them does: a store that only looked keeps nothing (Read looks again).
+// The live steps at one instant. Step readers and calls under way share it, and it is pinned while
+// one of them has it. A store that only looked keeps nothing (Read looks again).
 struct LogView {
   explicit LogView(std::shared_ptr<LogSource> of) : source(std::move(of)) {}
   ~LogView() {
@@ -105,8 +105,8 @@ class LogFollower {
   StoreGroup part_;
   std::mutex mutex_;
   std::weak_ptr<const LogView> newest_;  // guarded by mutex_, as all below
-  std::shared_ptr<LogState> log_;        // what it has; null: not read yet
-  uint64_t log_sequence_ = 0;            // of the slot that it is of
+  std::shared_ptr<LogState> log_;        // the log's state; null: not read yet
+  uint64_t log_sequence_ = 0;            // sequence of the slot that log_ is of
   bool log_live_ = false;                // read beside a writer
   bool said_no_pin_ = false;
   bool closed_ = false;

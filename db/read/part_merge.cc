@@ -64,7 +64,7 @@ class MergedReader final : public StepReader {
 
   const format::StepRecord& step() const override { return step_; }
 
-  // Of the parts' shares, part 0's first.
+  // Returns the commits of the parts' shares, part 0's first.
   std::vector<uint64_t> Commits() const {
     std::vector<uint64_t> commits;
     for (const Part& part : parts_) commits.push_back(part.reader->step().commit);
@@ -168,7 +168,7 @@ void LookAgain(PartStores& parts, const StoreSnapshot::Step& step,
     record.group = step.group;
     auto newer = parts.Shares(part, record);
     if (!newer.ok()) continue;
-    // What the older pins keep they go on to keep.
+    // The older pins go on keeping their steps.
     newer->pins.insert(newer->pins.end(), shares.pins.begin(), shares.pins.end());
     newer->by_save.merge(shares.by_save);
     shares = std::move(*newer);
@@ -276,7 +276,7 @@ std::shared_ptr<StepReader> ReadWithRecords(std::shared_ptr<StepReader> own,
 // look: a pin keeps nothing that is saved later.
 Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(PartStores& parts,
                                                                const SnapshotOwn& own) {
-  std::map<uint32_t, PartShares> known;  // of those that are not to be had: empty
+  std::map<uint32_t, PartShares> known;  // the shares found; empty for parts that are not to be had
   for (;;) {
     STEPWELL_ASSIGN_OR_RETURN(StoreSnapshot snapshot, own());
     std::map<uint32_t, format::StepRecord> missing;

@@ -23,7 +23,7 @@ Result<std::shared_ptr<StepReader>> ReadWithParts(std::shared_ptr<StepReader> ow
                                                   Restorer* restorer, const std::string& root,
                                                   const std::function<bool()>& is_there);
 
-// Whether the reader's share of each part is the one that the snapshot has, and so keeps.
+// Returns true if the reader reads, for each part, the share that the snapshot has and keeps.
 bool IsReadAs(const StepReader& reader, const StoreSnapshot::Step& step);
 
 // The same where the other parts are on other machines: `others` are their records, by part, which

@@ -143,7 +143,7 @@ Status PartStores::Verify(uint32_t part, const format::StepRecord& step,
   const LiveStep* found = FindShare(*view->log, step);
   if (found == nullptr) return NoShare(*store, step);
   VerifyOptions share_options;
-  // What is told of the progress counts part 0's bytes, which are done; it may still say stop.
+  // Progress counts part 0's bytes, which are done. The callback may still cancel.
   share_options.progress = [&](uint64_t, uint64_t) {
     return !options.progress || options.progress(1, 1);
   };

@@ -15,7 +15,7 @@
 
 namespace stepwell::db {
 
-// What a part has of the steps of its group, and what keeps it.
+// A part's shares of the steps of its group, and the pins that keep them.
 struct PartShares {
   std::map<format::Id128, uint64_t> by_save;      // commits, decided or still prepared
   std::vector<std::shared_ptr<const void>> pins;  // empty: nothing keeps them
@@ -32,7 +32,8 @@ class PartStores {
 
   // A part's share of a step: pinned, as every reader is.
   Result<std::shared_ptr<StepReader>> Read(uint32_t part, const format::StepRecord& step);
-  // What a part has now of the steps of its group, pinned; `step` is one that it has a share of.
+  // Pins and returns a part's present shares of the steps of its group. The part has a share of
+  // `step`.
   Result<PartShares> Shares(uint32_t part, const format::StepRecord& step);
   // Checks a part's share, and adds what is wrong to the report.
   Status Verify(uint32_t part, const format::StepRecord& step, const VerifyOptions& options,

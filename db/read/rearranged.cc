@@ -42,7 +42,7 @@ class Rule {
   bool used() const { return used_; }
   const PathPattern& from() const { return from_; }
 
-  // Where a leaf goes; none: it stays.
+  // Returns the new names of a leaf; none: it stays.
   std::optional<Names> Apply(const Names& names) {
     std::vector<Names> taken;
     const std::optional<size_t> below = Match(names, 0, 0, &taken);
@@ -67,8 +67,9 @@ class Rule {
   }
 
  private:
-  // How many names the pattern's components from `at` on take of those from `from` on, the names
-  // before counted; `taken`: what wildcards stand for, ** for as few names as it can.
+  // Returns how many names of those from `from` on, the names before counted, match the pattern's
+  // components from `at` on. `taken` gets the text of each wildcard. ** matches as few names as it
+  // can.
   std::optional<size_t> Match(const Names& names, size_t at, size_t from,
                               std::vector<Names>* taken) const {
     if (at == from_.components().size()) return from;

@@ -37,12 +37,14 @@ struct Layout {
   std::array<int64_t, format::kRankMax> strides;
 };
 
-// Whether a copy makes elements canonical: a byte from disk must not become an impossible bool.
+// Returns true if a copy makes elements canonical. A byte from disk must not become an impossible
+// bool.
 bool Converts(const format::DTypeInfo& dtype) {
   return dtype.value_bits != 0 || dtype.dtype == format::DType::kBool;
 }
 
-// Where a whole chunk is one run of the request's memory; null when it is not.
+// Returns the memory of the request to which a whole chunk goes as one run; null if it is not one
+// run.
 std::byte* RunOf(const Target& target, const Layout& layout, uint64_t chunk_index) {
   if (Converts(*target.dtype)) return nullptr;
   const format::LeafRecord& leaf = *target.request->leaf;
@@ -137,7 +139,7 @@ Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, L
   return targets;
 }
 
-// What Check makes of a chunk.
+// Checks one chunk, for Check.
 Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
   STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();

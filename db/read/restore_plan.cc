@@ -12,8 +12,9 @@ namespace {
 
 constexpr uint64_t kOffsetMax = uint64_t{1} << 62;  // no file is longer
 
-// What makes two wanted chunks one: the bytes in the log, and all that decoding them depends on.
-// The leaf's shape and type matter only for the copy, which each request does by its own leaf.
+// Two wanted chunks are one if this is equal: the bytes in the log, and all that decoding them
+// depends on. The leaf's shape and type matter only for the copy, which each request does by its
+// own leaf.
 auto Identity(const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
   return std::make_tuple(record.part, record.segment, record.offset_bytes, record.stored_bytes,
@@ -34,7 +35,7 @@ uint64_t EndOf(const format::ChunkRecord& record) {
   return record.offset_bytes + record.stored_bytes;
 }
 
-// Of an array that passed CheckLeaf.
+// The array has passed CheckLeaf.
 Status CheckBox(const LoadRequest& request) {
   const format::LeafRecord& leaf = *request.leaf;
   const size_t rank = leaf.shape.size();
@@ -311,7 +312,7 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
       const uint64_t end = std::max(last_end, EndOf(record));
       const bool near =
           record.offset_bytes <= last_end || record.offset_bytes - last_end <= kReadGapBytesMax;
-      // What lies wholly in the read belongs to it, however long that is.
+      // A chunk that lies wholly in the read belongs to it, however long the read is.
       const bool fits = end == last_end || end - last.offset_bytes <= read_bytes_max;
       const bool same_file = last.part == record.part && last.segment == record.segment;
       if (same_file && near && fits) {

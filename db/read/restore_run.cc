@@ -242,7 +242,7 @@ void ReadRun::Process(Slot* slot) {
     return OkStatus();
   });
   if (!status.ok()) {
-    slot->lost = status;  // what failed could not be told chunk by chunk
+    slot->lost = status;  // the failure could not be told chunk by chunk
     lowest_error_ = std::min(lowest_error_.load(), slot->read->chunk_begin);
   }
   Finish(slot);

@@ -128,7 +128,7 @@ class ReadRun {
   std::vector<Slot*> finished_;  // guarded by mutex_
   std::vector<Slot*> collected_;
   size_t next_collected_ = 0;
-  Status lost_;  // of a read whose errors could not be kept
+  Status lost_;  // the error of a read whose chunks' errors could not be kept
 };
 
 }  // namespace stepwell::db

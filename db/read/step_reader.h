@@ -15,8 +15,8 @@ namespace stepwell::db {
 
 using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(const format::KeyRange&)>;
 
-// What the error of a read of a step means: called with an error, returns the one to report. On the
-// caller's thread; may read.
+// Takes the error of a read of a step and returns the one to report. Runs on the caller's thread,
+// and may read.
 using ReadErrorExplainer = std::function<Status(Status)>;
 
 // A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).

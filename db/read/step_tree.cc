@@ -97,8 +97,8 @@ Result<bool> Take(StepReader& reader, const std::string& key, FoundRecords* foun
   return true;
 }
 
-// Whether the container names its children by components of this type, and by no others where it
-// has such. One whose type has a name is a class of the user's, which may name them as it likes.
+// Returns true if the container names its children by components of this type. A container whose
+// type has a name is a class of the user's, which may name them as it likes.
 bool IsUsual(const LeafRecord& node, format::PathComponent::Type type) {
   if (!node.type_name.empty()) return false;
   switch (node.container) {
@@ -166,14 +166,14 @@ Result<StepTree> StepTree::Make(uint64_t step, std::span<const LeafRecord> recor
   tree.is_part_ = is_part;
   tree.records_ = records;
   tree.places_.resize(records.size());
-  std::vector<size_t> open;  // what holds the current record, outermost first
+  std::vector<size_t> open;  // the records that hold the current one, outermost first
   const auto close = [&](size_t end) {
     tree.places_[open.back()].end = end;
     open.pop_back();
   };
   for (size_t number = 0; number < records.size(); ++number) {
     const std::string& key = records[number].key;
-    // What stands below a record in the tree begins with its key.
+    // The key of a record below another begins with that one's key.
     while (!open.empty() && !key.starts_with(records[open.back()].key)) close(number);
     Place& place = tree.places_[number];
     if (open.empty()) {
@@ -224,7 +224,7 @@ std::string StepTree::ShortText(size_t number) const {
   const format::KeyPath path = PathOf(number);
   if (!only_state_ || path.empty()) return PathToText(path);
   const std::string inside = PathToText(format::KeyPath(path.begin() + 1, path.end()));
-  // What is called as the item is, below it, needs the item's name in front.
+  // A path that begins like the item's name needs the item's name in front.
   const bool is_clear =
       path.size() == 1 || (!inside.empty() && format::Spelling(path[1]) != "state");
   return is_clear ? inside : PathToText(path);
@@ -405,7 +405,7 @@ Result<PathSelection> StepTree::Resolve(const PathPattern& path,
 }
 
 Status StepTree::NothingAt(const PathPattern& path, size_t start) const {
-  // As far as the path leads: what there is instead of its next component is named.
+  // Follows the path as far as it leads. The error then names the children there.
   size_t deepest = start;
   for (const PatternComponent& component : path.components()) {
     if (component.kind != Kind::kLiteral) break;

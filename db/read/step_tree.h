@@ -19,7 +19,7 @@
 
 namespace stepwell::db {
 
-// What a path names: for a glob, leaves in key order; for any other path, one place.
+// The result of resolving a path: for a glob, leaves in key order; for any other path, one place.
 struct PathSelection {
   bool is_glob = false;
   std::vector<size_t> numbers;
@@ -47,13 +47,13 @@ class StepTree {
   format::KeyPath PathOf(size_t number, size_t above = kRoot) const;
   // One past the last record at or below `number`.
   size_t end(size_t number) const { return number == kRoot ? places_.size() : places_[number].end; }
-  // What the empty path names.
+  // Returns the record that the empty path names.
   size_t top() const;
   // The root of an item. kNotFound names the items.
   Result<size_t> Item(const std::string& name) const;
 
-  // What `path` names from `below` on (a record or kRoot; none: as told above). kNotFound names the
-  // nearest places. kInvalidArgument: the path is not a glob and matches several places.
+  // Resolves `path` from `below` on (a record or kRoot; none: as explained above). kNotFound names
+  // the nearest places. kInvalidArgument: the path is not a glob and matches several places.
   Result<PathSelection> Resolve(const format::PathPattern& path,
                                 std::optional<size_t> below = {}) const;
   bool IsNode(size_t number) const;
@@ -66,7 +66,7 @@ class StepTree {
 
   // The path from `above` to a record; from the step, its item first.
   std::string Text(size_t number, size_t above = kRoot) const;
-  // As short as Resolve takes it.
+  // Returns the shortest path that Resolve takes.
   std::string ShortText(size_t number) const;
   // The child of `number` whose spelling is nearest to `name`, if half of that is in it; those
   // spelled as one of `taken` do not count.
@@ -95,7 +95,7 @@ class StepTree {
   std::vector<Place> places_;  // by record
 };
 
-// Whether the item's name may be left out of paths.
+// Returns true if paths may leave out the item's name.
 bool IsOnlyState(const format::StepRecord& step);
 
 // The records on `path` and at its end, in key order; for a glob, or with `below`, also everything

@@ -84,7 +84,7 @@ Status PlanEncoded(PlannedLeaf* leaf) {
   return OkStatus();
 }
 
-// Where the array's bytes are: in one piece of memory, or in shards.
+// Plans where the array's bytes come from: one piece of memory, or shards.
 Status PlanSource(uint64_t elements, PlannedLeaf* leaf) {
   auto& input = leaf->input;
   const size_t item = leaf->dtype->item_bytes;

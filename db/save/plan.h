@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a step's bytes are cut into blocks: pure planning, and the encoding of one block.
+// Cuts a step's bytes into blocks: pure planning, and the encoding of one block.
 //
 // A block is the unit of memory (io::BufferPool) and of writing. Every payload lies within one
 // block, so blocks are encoded in parallel, written in any order and placed independently.
@@ -44,7 +44,7 @@ struct BlockTask {
 // each shard is the piece of the record with its index.
 struct PlannedLeaf {
   LeafInput input;
-  ShardMap shards;  // of an array that is given in shards; has taken input.shards
+  ShardMap shards;  // the shards of an array that is given in shards; has taken input.shards
   uint32_t item = 0;
   const format::DTypeInfo* dtype = nullptr;  // null for values
   format::CodecId codec = format::CodecId::kRaw;

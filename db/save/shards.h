@@ -32,7 +32,7 @@ class ShardMap {
   // The bytes of a chunk where they already are one unpadded run in one shard, else empty.
   ConstBytes Run(std::span<const uint64_t> shape, uint64_t item_bytes,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index) const;
-  // As format::GatherChunk.
+  // The same as format::GatherChunk.
   void Gather(std::span<const uint64_t> shape, const format::DTypeInfo& dtype,
               std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out) const;
 
@@ -48,7 +48,7 @@ class ShardMap {
   bool complete_ = false;  // shards_ are the chunks of the grid of pitch_, in order
 };
 
-// Whether a shard is C-contiguous.
+// Returns true if a shard is C-contiguous.
 bool IsContiguous(const ShardInput& shard, uint64_t item_bytes);
 
 }  // namespace stepwell::db

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a SaveHandle shares with the engine. Thread-safe.
+// The state that a SaveHandle shares with the engine. Thread-safe.
 #pragma once
 
 #include <condition_variable>

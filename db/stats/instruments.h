@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store measures of itself: counters, latencies, the trace, one log line a save.
-// Thread-safe; shared by the store, the engine and the index keeper, outlived by none of them.
+// Measures the store: counters, latencies, the trace, one log line a save. Thread-safe. The store,
+// the engine and the index keeper share it, and it outlives all of them.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ namespace stepwell::db {
 class Histogram {
  public:
   void Record(int64_t nanos);
-  // What was recorded so far. A percentile is the upper end of its step, at most the maximum.
+  // Summarizes the recorded values. A percentile is the upper end of its step, at most the maximum.
   LatencyStats Summary() const;
 
  private:
@@ -47,8 +47,8 @@ class Histogram {
 // 64 bytes each: 16 MiB, some thousands of saves.
 constexpr size_t kTraceSpansMax = size_t{1} << 18;
 
-// What the save pipeline did when, as a file for chrome://tracing or ui.perfetto.dev (JSON Trace
-// Event Format). Thread-safe. Bounded: the newest kTraceSpansMax spans are kept.
+// Records the times of the save pipeline in a file for chrome://tracing or ui.perfetto.dev (JSON
+// Trace Event Format). Thread-safe. Bounded: the newest kTraceSpansMax spans are kept.
 class Trace {
  public:
   // The first five are threads. A thread's spans nest. What the device and commit batches do
@@ -172,7 +172,8 @@ class Instruments {
   std::atomic<uint64_t> bytes_punched{0};
   std::atomic<uint64_t> segments_removed{0};
   std::atomic<uint64_t> segments_recycled{0};
-  // Of the last pass of reclaim: dead, but a reader may need them, or with another link.
+  // The last pass of reclaim found these bytes dead, but a reader may need them, or they have
+  // another link.
   std::atomic<uint64_t> bytes_pinned{0};
   std::atomic<uint64_t> bytes_linked{0};
 

@@ -134,7 +134,7 @@ void Mailbox::Stop() {
 }
 
 void Mailbox::Run() {
-  // What fails ends the connection, which the other process sees.
+  // A failure ends the connection, which the other process sees.
   while (WaitFor(nullptr)) {
     const Status served = io::Guarded("serve a request", [this]() -> Status {
       STEPWELL_ASSIGN_OR_RETURN(io::LocalSocket connection, listener_.Accept());

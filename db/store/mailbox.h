@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other processes of this machine ask of a store's writer: deletes, pins, a pass of reclaim
-// (DESIGN.md, "Requests").
+// Serves requests of other processes of this machine to a store's writer: deletes, pins, a pass of
+// reclaim (DESIGN.md, "Requests").
 #pragma once
 
 #include <memory>
@@ -65,9 +65,9 @@ class WriterClient {
   // kUnavailable: no writer that serves requests of this process.
   static Result<std::unique_ptr<WriterClient>> Connect(StoreReader* store);
 
-  // What the writer's call says. kUnavailable: it was not asked, so nothing was done.
-  // kInvalidArgument: too much for one request. kOutcomeUnknown: it was asked, and its answer did
-  // not come.
+  // Sends the request and returns the result of the writer's call. kUnavailable: it was not sent,
+  // so nothing was done. kInvalidArgument: it is too large for one request. kOutcomeUnknown: it was
+  // sent, and no answer came.
   Result<ReclaimReport> Ask(const WriterRequest& request);
 
  private:

@@ -28,7 +28,7 @@ Status NotAStore(const std::string& path, std::string_view why) {
   return UnimplementedError(StrCat(path, " is not a Stepwell store: ", why));
 }
 
-// Whether a directory without STEPWELL holds nothing but what an unfinished creation leaves.
+// Returns true if a directory without STEPWELL holds only what an unfinished creation leaves.
 Result<bool> IsUnfinishedCreation(io::FileSystem* file_system, const std::string& path) {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(path));
   for (const std::string& name : names) {
@@ -99,7 +99,7 @@ bool IsOfOrbax(io::FileSystem* file_system, const std::string& path) {
          file_system->Stat(StrCat(path, "/_METADATA")).ok();
 }
 
-// What to do with checkpoints of Orbax, for someone who gave one, or the root of several.
+// Advises a user who gave a checkpoint of Orbax, or the root of several, as a store.
 std::string NamedAsOrbax(io::FileSystem* file_system, const std::string& path) {
   bool found = IsOfOrbax(file_system, path);
   const auto names = file_system->List(path);
@@ -165,15 +165,16 @@ Status CheckDirectory(const std::string& path, const StoreOptions& options,
   return OkStatus();
 }
 
-// Of a store that is there: what the umask leaves where other users may read or write STEPWELL,
-// which was made so, or opened up with chmod. None where there is no store.
+// Returns the modes of an existing store's files. Others may get access only if STEPWELL grants it,
+// because it was made so or opened up with chmod; the umask then decides. None if there is no
+// store.
 std::optional<io::FileModes> ModesOf(const std::string& path) {
   const auto slot = io::LocalFileSystem()->Stat(SlotFilePath(path));
   if (!slot.ok()) return std::nullopt;
   return (slot->mode & 077) != 0 ? io::FileModes::kUmask : io::FileModes::kPrivate;
 }
 
-// What an operating system's refusal means where the store is another user's.
+// Explains a refusal of the operating system for a store that is another user's.
 Status Refused(const std::string& path, const Status& status) {
   const auto info = io::LocalFileSystem()->Stat(path);
   if (!info.ok() || info->owner == geteuid()) return status;
@@ -273,8 +274,8 @@ Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreO
   return store;
 }
 
-// What goes while it is looked up is not the newest any more. In a store that keeps some steps, the
-// next look finds another.
+// A step that goes while it is looked up is not the newest any more. In a store that keeps some
+// steps, the next look finds another.
 Result<std::shared_ptr<StepReader>> Store::ReadNewest() {
   constexpr int kLooksMax = 16;
   for (int look = 1;; ++look) {

@@ -228,7 +228,7 @@ Status WriterStore::Close() {
   return status;
 }
 
-// What needs memory. After a panic the engine only ends.
+// Does the part of closing that needs memory. After a panic the engine only ends.
 Status WriterStore::CloseInOrder() {
   views_.Close(/*keep=*/true);  // shows the last steps
   Status status = TakeError();
@@ -243,7 +243,7 @@ Status WriterStore::CloseInOrder() {
   core_->index->BeginClose();
   environment_.index_worker->Run([this] { core_->index->Close(); });
   index_tasks_->Wait();
-  worker_tasks_->Wait();  // what they post is run below
+  worker_tasks_->Wait();  // the tasks that they post run below
   const Status finished = OnEngine([&] {
     engine_->Step(/*wait=*/false);
     return engine_->started() ? engine_->Finish() : OkStatus();

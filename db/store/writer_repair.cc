@@ -29,7 +29,7 @@ void WriterStore::LogRecovery() {
   }
 }
 
-// Whether the step's frames were damaged, and now are written anew, from their copies.
+// Rewrites the step's frames from their copies if they were damaged. Returns whether it did.
 Result<bool> WriterStore::RewriteIfDamaged(const LiveStep& live) {
   SegmentFiles& files = *core_->files;
   bool damaged = !ReadOriginalFrame(files, live.place, format::FrameKind{}).ok();

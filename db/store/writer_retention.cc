@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a writing store says of its rules: at open, with a save that they will not keep, on request.
+// Reports the rules of a writing store: at open, with a save that they will not keep, on request.
 #include <utility>
 
 #include "db/commit/retention_report.h"

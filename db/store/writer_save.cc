@@ -26,7 +26,7 @@ constexpr size_t kStagedAheadOfDisk = 4;
 constexpr int64_t kAskNanos = 100'000'000;
 // Below this a snapshot is copied by the caller alone: handing it to workers costs more.
 constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
-// Of what goes into a frame whole: far below what a frame may hold.
+// Bounds a text that goes into a frame whole. It is far below the bound of a frame.
 constexpr uint64_t kTextBytesMax = uint64_t{16} << 20;
 
 std::string LeafName(const format::LeafRecord& record) {
@@ -35,7 +35,7 @@ std::string LeafName(const format::LeafRecord& record) {
   return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
 }
 
-// What decoders would refuse must never be committed: it would make the log unreadable.
+// Refuses input that decoders would refuse: once committed, it would make the log unreadable.
 // `prefix` is that of the item's keys.
 Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
                       const format::LeafRecord& record) {
@@ -59,7 +59,7 @@ Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
   return OkStatus();
 }
 
-// What a caller may have got wrong is refused at once; the rest of planning may come later.
+// Refuses mistakes of the caller at once. The rest of planning may come later.
 Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
   if (leaf.record.kind != format::LeafKind::kArray) return OkStatus();
   const bool asks = leaf.chunk_bytes_max > 0 || !leaf.chunk_axes.empty();

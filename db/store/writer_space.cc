@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a writing store tells of its space, and what gives space back on request.
+// Reports the space of a writing store, and gives space back on request.
 #include <algorithm>
 #include <thread>
 
@@ -10,7 +10,7 @@
 namespace stepwell::db {
 namespace {
 
-// How long segments that exports may link wait for their writes in flight.
+// Bounds the wait for writes in flight to segments that exports may link.
 constexpr std::chrono::milliseconds kSealWait{10'000};
 constexpr std::chrono::milliseconds kSealInterval{2};
 

@@ -40,7 +40,7 @@ class PanicOnUnwind {
   const int exceptions_ = std::uncaught_exceptions();
 };
 
-// What reading needs; readers share it, so that they outlive the store.
+// Holds everything that reads need. Readers share it, so it outlives the store.
 struct ReadCore {
   Environment environment;  // without the threads of the engine
   std::unique_ptr<SegmentFiles> files;
@@ -157,7 +157,7 @@ class WriterStore final : public Store {
   std::unique_ptr<io::File> lock_file_;
   std::shared_ptr<io::Freeze> freeze_ = std::make_shared<io::Freeze>();
   std::unique_ptr<SlotFile> slot_file_;
-  format::StoreSlot slot_;  // as it was when the store was opened
+  format::StoreSlot slot_;  // the slot when the store was opened
   StoreGroup part_;
   RecoveryReport recovery_;
 
@@ -168,10 +168,10 @@ class WriterStore final : public Store {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<std::thread> thread_;
   std::unique_ptr<Mailbox> mailbox_;
-  // What environment_ has in place of the executors: tasks of this store and of its engine hold
-  // plain pointers to them, and Close waits for all (DESIGN.md, "Threads").
+  // The engine's stand-ins for the executors of environment_. Tasks of this store and of its engine
+  // hold plain pointers to both, and Close waits for all tasks (DESIGN.md, "Threads").
   std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
-  const Status lost_;  // what a change is told that ended in a panic
+  const Status lost_;  // the error of a change that ended in a panic
   std::atomic<bool> stop_{false};
   std::atomic<bool> said_staging_{false};
   std::atomic<bool> said_doubt_{false};

@@ -49,13 +49,13 @@ Result<std::string> ReadText(io::File* file) {
   return text;
 }
 
-// Whether a mark was being made when the power went: not all of it is there, or zeros are.
+// Returns true if a power cut interrupted the making of a mark: a part of it is missing, or zeros.
 bool IsCutOff(std::string_view text, std::string_view own) {
   text = text.substr(0, text.find_last_not_of('\0') + 1);
   return text.size() < own.size() && own.starts_with(text);
 }
 
-// Of "name value\n" at the beginning of a line.
+// Returns the value of a line "name value\n".
 std::string ValueOf(const std::string& text, std::string_view name) {
   const std::string before = StrCat("\n", name, " ");
   const size_t at = text.find(before);
@@ -264,9 +264,9 @@ void ViewFolder::RemoveLeft(const std::string& name) {
   }
 }
 
-// Of a temporary directory: whether it has the mark of this store, and no claim any more. A mark
-// that was not synced is there after a power cut, as file systems keep the order of names, but
-// perhaps nothing in it.
+// Returns true if a temporary directory has this store's mark and no claim any more. File systems
+// keep the order of names, so a mark that was not synced is there after a power cut, but perhaps
+// empty.
 bool ViewFolder::IsFinished(const std::string& name) const {
   const auto text = ReadMark(file_system_, In(name));
   if (!text.ok()) return false;
@@ -283,13 +283,13 @@ bool ViewFolder::IsOwnName(std::string_view name) const {
   return name.size() > before && ParseInteger(name.substr(before), &step) && NameOf(step) == name;
 }
 
-// Of a directory that a view of this store made. Where others' may be, copies of this view's steps,
-// by whatever name, are theirs.
+// Returns the identity of a directory that a view of this store made. In a directory that others
+// share, copies of this view's steps, under any name, are the others'.
 std::optional<std::string> ViewFolder::FindIdentity(const std::string& name) const {
   const auto text = ReadMark(file_system_, In(name));
   if (!text.ok()) return std::nullopt;
   const auto mark = DecodeMark(*text);
-  // What a power cut left of one.
+  // A power cut left a part of a mark.
   if (!mark) return beside_ && !IsOwnName(name) ? std::nullopt : std::optional(std::string());
   if (beside_) {
     const auto directory = file_system_->Stat(In(name));
@@ -425,7 +425,7 @@ void ViewFolder::Release() {
 
 void ViewFolder::Leave() {
   if (beside_) return;
-  // What of ours could not be removed needs the mark: the next view of the directory removes it.
+  // A directory of ours that could not be removed needs the mark: the next view removes it.
   const auto names = file_system_->List(path_);
   const auto is_ours = [](const std::string& name) {
     return name.ends_with(format::orbax::kTemporaryMark);

@@ -24,18 +24,19 @@ namespace stepwell::db {
 
 inline constexpr std::string_view kViewMarkName = "STEPWELL_VIEW";
 
-// What costs less; tests set it.
+// Trades costs; tests set it.
 struct ViewTuning {
   // Less than this of a step in a segment is copied. Measured (DESIGN.md, "The view"): a segment
   // more for each step costs about as much as the copy of so many bytes.
   std::atomic<uint64_t> link_bytes_min{uint64_t{8} << 20};
-  std::atomic<bool> may_clone{true};  // where the file system can
+  std::atomic<bool> may_clone{true};  // false once the file system refused
 };
 inline ViewTuning view_tuning;
 
 class ViewFolder {
  public:
-  // As OrbaxView::Open. `checkpoint.file_system` may be null. `before`: ViewHome::before.
+  // The same as OrbaxView::Open. `checkpoint.file_system` may be null. `before` is
+  // ViewHome::before.
   static Result<std::unique_ptr<ViewFolder>> Open(StoreReader& store, const std::string& path,
                                                   const ExportOptions& checkpoint, bool beside,
                                                   const std::string& before);
@@ -55,15 +56,16 @@ class ViewFolder {
   // Removes what killed processes left half done; the steps' directories that are there: name to
   // identity.
   Result<std::map<std::string, std::string>> List();
-  // Of all that is there.
+  // Lists all entries, whoever made them.
   Result<std::vector<std::string>> Names() const { return file_system_->List(path_); }
   std::string NameOf(uint64_t step) const;
-  // What tells a step's directory from any other's, also after the commit number was used again
-  // (a power cut), after the store was moved, and, where that is beside, after it was copied.
+  // Returns a text that tells a step's directory from any other's, also after the commit number was
+  // used again (a power cut), after the store was moved, and, for a store beside its view, after a
+  // copy.
   std::string IdentityOf(const StoreSnapshot::Step& step) const;
 
-  // Whether what has the name is still what this view made, or found, there: people replace steps
-  // by copies. Nothing else is removed or replaced.
+  // Returns true if the name still has what this view made, or found, there, since people replace
+  // steps by copies. Nothing else is removed or replaced.
   bool IsOwn(const std::string& name) const;
   // These return false where a reader holds what is there under the name, which Remove minds
   // unless `held_too`. Make: with `replace` the old one gives way at the very end. kUnavailable:

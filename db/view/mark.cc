@@ -15,7 +15,7 @@ constexpr std::string_view kFirstLine = "stepwell view step 2\n";
 constexpr std::string_view kOldFirstLine = "stepwell view step\n";
 constexpr uint64_t kStepMarkBytesMax = 64 << 10;
 
-// What stands between "\n<name> " and the next line, or the line that begins with `end`.
+// Returns the text between "\n<name> " and the next line, or the line that begins with `end`.
 std::string ValueOf(std::string_view text, std::string_view name, std::string_view end = "") {
   const std::string before = StrCat("\n", name, " ");
   const size_t at = text.find(before);

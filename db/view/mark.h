@@ -36,7 +36,8 @@ std::string EncodeMark(const ViewMark& mark);
 // None for what is no mark, or not all of one. Marks of older versions have no `directory`, nor
 // `beside`.
 std::optional<ViewMark> DecodeMark(std::string_view text);
-// What is shown, wherever it is: equal for two directories that are as good as each other.
+// Identifies the step that a mark shows, wherever it lies. Two directories with equal identities
+// are as good as each other.
 std::string IdentityOf(ViewMark mark);
 
 // Reads the mark of the step's directory `path`; kNotFound where there is none.
@@ -46,12 +47,12 @@ Result<std::string> ReadMark(io::FileSystem* file_system, const std::string& pat
 struct ViewHome {
   std::string store_id;
   std::string where;
-  // What `where` was when the store's views were written down last: another one once the store was
-  // copied, or moved to another file system. "": the same, or not known.
+  // The `where` that the file of the store's views had last. It differs once the store was copied,
+  // or moved to another file system. "": the same, or unknown.
   std::string before;
 };
-// Whether the view of the store beside made this very directory. False for a copy of it under any
-// name, and in any place but one: where the store was copied along.
+// Returns true if the view of the store beside made this very directory. A copy gives false under
+// any name, and in any place but one: where the store was copied along.
 bool IsMadeBeside(const ViewMark& mark, std::string_view name, const io::FileInfo& directory,
                   const ViewHome& home);
 

@@ -14,7 +14,7 @@ namespace stepwell::db {
 // Absolute, without symbolic links; what is not there yet is appended as it is.
 Result<std::string> CanonicalPath(const std::string& path);
 
-// What makes a view's checkpoints what they are, as a line of JSON.
+// Writes the options that shape a view's checkpoints as a line of JSON.
 std::string ViewOptionsText(const ExportOptions& options);
 
 struct RememberedView {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory is to the store beside it: a step that the store's view shows, what the view has
-// left of one, or neither (DESIGN.md, "The view"). Looks only: no lock is taken, nothing is made.
+// Tells what a directory is to the store beside it: a step that the store's view shows, the remains
+// of one, or neither (DESIGN.md, "The view"). It only looks: no lock is taken, nothing is made.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace stepwell::db {
 struct ShownStep {
   std::string store_path;
   uint64_t step = 0;
-  // Of the step as the store has it now: of another number than the directory's for as long as the
-  // view takes to follow a change of the same save.
+  // The commit of the step as the store has it now. It differs from the directory's while the view
+  // has yet to follow a change of the same save.
   uint64_t commit = 0;
   // False: the store has another save under this number, or none; the view will remove the
   // directory, or make it anew.

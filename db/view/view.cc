@@ -20,14 +20,15 @@ using std::chrono::milliseconds;
 
 // Between two looks at whether a reader still holds what is dead.
 constexpr milliseconds kHeldInterval{100};
-// How often in a row a step may have gone when it is to be made.
+// Bounds how often in a row a step may vanish before its directory is made.
 constexpr int kSurprisesMax = 20;
-// How often the last look is repeated because of them: a writer elsewhere may go on for ever.
+// Bounds how often the last look is repeated because of them. A writer elsewhere may go on for
+// ever.
 constexpr int kLastPassesMax = 3;
 // Between tries after errors: doubled from the first to the last.
 constexpr milliseconds kRetryInterval{500};
 constexpr int kRetryDoublings = 7;
-constexpr milliseconds kRetryMaxReading{5000};  // where it polls
+constexpr milliseconds kRetryMaxReading{5000};  // for stores that are polled
 constexpr milliseconds kAskInterval{100};
 constexpr milliseconds kWaitMax = std::chrono::hours(24 * 365);  // a sum with now overflows later
 constexpr int kMakingPerLook = 4;
@@ -51,13 +52,13 @@ Result<std::shared_ptr<OrbaxView>> OrbaxView::Open(StoreReader& store, const std
   return view;
 }
 
-// What an earlier session left goes, or is taken over.
+// Removes, or takes over, what an earlier session left.
 Status OrbaxView::Begin() {
   STEPWELL_ASSIGN_OR_RETURN(snapshot_, store_->Snapshot());
   STEPWELL_ASSIGN_OR_RETURN(const auto there, folder_->List());
   for (const auto& [name, identity] : there) shown_[name] = {identity};
   Wanted wanted = WantedOf(*snapshot_);
-  // What is held goes, too: it may be what a power cut left.
+  // A held directory is removed, too, because a power cut may have left it.
   std::erase_if(wanted, [this](const auto& each) { return !IsShown(each.first, each.second); });
   RemoveDead(wanted, /*held_too=*/true);
   Publish();
@@ -207,7 +208,7 @@ bool OrbaxView::AskedSince(uint64_t asked) const {
   return asked_ > asked;
 }
 
-// Where changes are not announced: in stores of other processes.
+// Returns true where nothing announces changes: in stores of other processes.
 bool OrbaxView::Polls() const {
   if (store_->read_only()) return true;
   return snapshot_ != nullptr &&
@@ -238,9 +239,9 @@ OrbaxView::Wanted OrbaxView::WantedOf(const StoreSnapshot& snapshot) const {
   return wanted;
 }
 
-// What is dead goes first, so that its segments have no other name when reclaim looks at them;
-// until then `snapshot_` keeps them from it. What is live now is kept by the new snapshot before
-// that one is let go.
+// Removes directories of dead steps first, so that their segments have no other name when reclaim
+// looks at them. Until then `snapshot_` keeps reclaim away. The new snapshot holds the live steps
+// before the old one is dropped.
 OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   if (lost_) return Outcome::kDone;
   const auto begun = Clock::now();
@@ -273,8 +274,8 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
   return made;
 }
 
-// What other programs removed is not shown any more. It does not come back until the step is saved
-// or moved; what they took the name of comes when they give it back.
+// Directories that other programs removed are not shown any more. A step comes back only when it is
+// saved or moved. A step whose name they took comes back when they release the name.
 Status OrbaxView::LookForGone() {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, folder_->Names());  // sorted
   const auto is_there = [&names](const std::string& name) {
@@ -334,7 +335,7 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
     it->second.held = false;
     if (Make(name, step, /*replace=*/true) == Outcome::kRetry) good = false;
     if (IsShown(name, step) || it->second.held) continue;
-    // What is dead goes, with or without a successor.
+    // The directory of a dead step goes, with or without a successor.
     const auto removed = folder_->Remove(name, /*held_too=*/false);
     if (removed.ok() && *removed) {
       ++counts_.removed;

@@ -55,7 +55,7 @@ class OrbaxView final : public View {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What is in the directory.
+  // A directory of the view.
   struct Shown {
     std::string identity;
     bool held = false;  // the step is dead, but a reader holds its directory
@@ -93,7 +93,7 @@ class OrbaxView final : public View {
   std::unique_ptr<ViewFolder> folder_;
   std::unique_ptr<std::thread> thread_;
 
-  // Of the thread; of Begin before it starts, of Close after it ended.
+  // The thread owns these; Begin owns them before it starts, and Close after it ended.
   std::shared_ptr<const StoreSnapshot> snapshot_;  // pins what is shown, or being made
   std::map<std::string, Shown> shown_;             // by name
   std::map<std::string, Refused> refused_;         // by name: cannot be shown

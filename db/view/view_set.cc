@@ -54,7 +54,7 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     }
     remembered_.push_back(each);
   }
-  // Where the store is now, too, once the views have seen where it was.
+  // Writes down the store's present place, too, once the views have seen the former one.
   const auto directory = file_system->Stat(store_path_);
   const bool moved = directory.ok() && WhereBeside(*directory) != remembered->where;
   if (remembered_.size() == remembered->views.size() && (!moved || remembered_.empty())) return;

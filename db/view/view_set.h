@@ -36,7 +36,7 @@ class ViewSet {
              const LogSink& log);
   // It is not to be served again.
   void Forget(const std::string& path);
-  // As OrbaxView::Close, for all.
+  // Closes all views, as OrbaxView::Close does.
   void Close(bool keep);
   std::vector<ViewStats> Stats() const;
 

@@ -29,7 +29,7 @@ size_t StringEnd(std::string_view text, size_t start) {
   return std::min(i + 1, text.size());
 }
 
-// Of an integer that 64 bits hold.
+// An integer with fewer digits fits in 64 bits.
 constexpr size_t kDigitsMin = 18;
 
 bool HasManyDigits(std::string_view text) {
@@ -41,7 +41,7 @@ bool HasManyDigits(std::string_view text) {
   return false;
 }
 
-// Whether `token` is an integer beyond 64 bits, and not beyond what is read.
+// Returns true if `token` is an integer beyond 64 bits, within the bounds of what is read.
 bool IsLargeInteger(std::string_view token) {
   if (token.size() <= kDigitsMin || token.size() > kIntegerBytesMax) return false;
   const std::string_view digits = token.substr(token.front() == '-' ? 1 : 0);

@@ -38,14 +38,14 @@ inline constexpr size_t kIntegerBytesMax = 4300;  // what Python reads unless it
 Json LargeInteger(std::string_view digits);
 std::string LargeIntegerText(const Json& value);
 
-// As json.dumps writes it, byte for byte.
+// Writes JSON as json.dumps does, byte for byte.
 void AppendPythonJson(const Json& value, std::string* out);
 std::string PythonJson(const Json& value);
 void AppendJsonExtents(std::span<const uint64_t> extents, std::string* out);  // "[300, 1000]"
 // JSON that the caller of an encoder gave, spelled as json.dumps does; kInvalidArgument when it is
 // none. `what` names it.
 Result<std::string> CheckedUserJson(std::string_view what, std::string_view text);
-// As TensorStore writes it: compact; no non-finite floats.
+// Writes JSON as TensorStore does: compact; no non-finite floats.
 std::string CompactJson(const Json& value);
 
 // A value and where it is. Nodes refer to the node that they came from: keep that as a variable.

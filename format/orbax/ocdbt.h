@@ -21,7 +21,7 @@ namespace stepwell::format::orbax {
 
 inline constexpr std::string_view kOcdbtManifestName = "manifest.ocdbt";
 
-// What TensorStore accepts, and so the bounds of builder and decoder.
+// TensorStore's bounds, which builder and decoder share.
 inline constexpr size_t kOcdbtKeyBytesMax = 65535;
 inline constexpr size_t kOcdbtPathBytesMax = 65535;
 inline constexpr size_t kOcdbtInlineBytesMax = size_t{1} << 20;
@@ -29,16 +29,16 @@ inline constexpr size_t kOcdbtNodeEntriesMax = size_t{1} << 20;
 
 using OcdbtUuid = std::array<std::byte, 16>;
 
-// Whether TensorStore opens a file of this name below a database's folder: kInvalidArgument for the
-// empty name, empty components (so also for absolute paths), ".", "..", NUL bytes, components that
-// end in ".__lock", and more than kOcdbtPathBytesMax.
+// Checks that TensorStore opens a file of this name below a database's folder. kInvalidArgument for
+// the empty name, empty components (so also for absolute paths), ".", "..", NUL bytes, components
+// that end in ".__lock", and more than kOcdbtPathBytesMax.
 Status CheckOcdbtPath(std::string_view path);
 
 struct OcdbtOptions {
   OcdbtUuid uuid{};             // of this database; random
   uint64_t commit_time_ns = 0;  // since 1970
-  // Where the caller will put OcdbtImage::nodes, relative to the folder: "d/" and 32 random
-  // hexadecimal digits in TensorStore's own databases.
+  // The path at which the caller will put OcdbtImage::nodes, relative to the folder: "d/" and 32
+  // random hexadecimal digits in TensorStore's own databases.
   std::string nodes_path;
   // Bounds of one node, before compression; a single entry may be larger. Readers fetch and decode
   // whole nodes, and do it again for every key when a decoded node does not fit their cache.

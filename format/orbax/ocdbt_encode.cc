@@ -109,7 +109,7 @@ using internal::Leaf;
 using internal::LeafValue;
 using internal::SharedPrefix;
 
-// What a manifest says about how to write more: Orbax's own values.
+// The settings in a manifest for further writes. They are Orbax's own values.
 constexpr uint64_t kMaxInlineValueBytes = 1024;
 constexpr uint64_t kMaxDecodedNodeBytes = 100'000'000;
 constexpr char kVersionTreeArityLog2 = 4;

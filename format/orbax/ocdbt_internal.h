@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the encoder and the decoder of OCDBT share: the frame around manifests and nodes.
+// The encoder and the decoder of OCDBT share this: the frame around manifests and nodes.
 //
 //   be32 magic, le64 length of the frame, varint version (0), varint compression, body,
 //   le32 CRC-32C of all that

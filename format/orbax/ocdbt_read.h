@@ -18,7 +18,7 @@
 
 namespace stepwell::format::orbax {
 
-// Of real trees, with nodes of two entries: 7.
+// Real trees, with nodes of two entries, have a height of 7.
 inline constexpr int kOcdbtHeightMax = 64;
 
 // A file below the database's folder.
@@ -47,7 +47,7 @@ struct OcdbtManifest {
   uint64_t indirect_bytes = 0;
 };
 
-// Of one with settings only (see NewestOcdbtManifest): kUnimplemented.
+// A manifest with settings only (see NewestOcdbtManifest) gives kUnimplemented.
 Result<OcdbtManifest> DecodeOcdbtManifest(ConstBytes bytes);
 
 // TensorStore can be told to write each generation's manifest to a file of its own: manifest.ocdbt
@@ -89,7 +89,7 @@ struct OcdbtEntry {
 struct OcdbtNode {
   std::vector<OcdbtFile> files;
   std::vector<OcdbtEntry> entries;          // at least one, keys strictly ascending
-  std::unique_ptr<const std::string> body;  // what the views of `entries` look at
+  std::unique_ptr<const std::string> body;  // `entries` are views of it
 };
 
 // `height` is the node's as its parent says, 0 for leaves; `base` is OcdbtFile::base of the file

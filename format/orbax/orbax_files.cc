@@ -31,7 +31,7 @@ Status CheckUtf8(std::string_view what, std::string_view text) {
   return InvalidArgumentError(StrCat(what, " \"", Printable(text), "\" is not UTF-8"));
 }
 
-// What the caller gives as an object, as json.dumps spells it.
+// Checks that the caller's text is a JSON object and spells it as json.dumps does.
 Result<std::string> CheckedObject(std::string_view what, std::string_view text) {
   Result<std::string> normal = NormalJsonObject(what, text);
   if (!normal.ok()) return InvalidArgumentError(normal.status().message());

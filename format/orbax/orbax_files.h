@@ -88,7 +88,8 @@ struct LeafArrayMetadata {
   std::string param_name;
   Shape write_shape;
   Shape chunk_shape;
-  // Of a PRNG key, e.g. "threefry2x32": stored as uint32, the key's words along a last axis.
+  // The implementation of a PRNG key, e.g. "threefry2x32". A key is stored as uint32, its words
+  // along a last axis.
   std::optional<std::string> random_key_impl;
 
   bool operator==(const LeafArrayMetadata&) const = default;
@@ -144,7 +145,8 @@ struct ItemHandler {
 };
 
 struct CheckpointMetadata {
-  // Of the items; or of the one that has its files in the step's folder itself; or not said.
+  // The handlers of the items; or the handler of the one item whose files lie in the step's folder
+  // itself; or nothing, where the metadata names none.
   std::variant<std::monostate, std::vector<ItemHandler>, std::string> handlers;
   // Objects of JSON, as json.dumps writes them.
   std::string metrics = "{}";

@@ -12,7 +12,7 @@
 namespace stepwell::format::orbax {
 namespace {
 
-// How many characters follow that are not printable, are, are not, and so on.
+// Lengths of runs of characters that are in turn not printable and printable.
 // clang-format off
 constexpr std::array<uint32_t, 1400> kRuns = {
     32, 95, 34, 12, 1, 714, 2, 6, 4, 7, 1, 1, 1, 20, 1, 397, 1, 38, 2, 50, 2, 3, 1, 55, 8, 27, 4, 6,
@@ -69,7 +69,7 @@ constexpr std::array<uint32_t, 1400> kRuns = {
 };
 // clang-format on
 
-// Where a run ends.
+// The ends of the runs.
 constexpr auto kEnds = [] {
   auto ends = kRuns;
   std::partial_sum(ends.begin(), ends.end(), ends.begin());

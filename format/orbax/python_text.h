@@ -19,9 +19,8 @@ std::string Printable(std::string_view bytes);
 // str.isprintable() of one character, as of Unicode 14 (Python 3.11).
 bool IsPrintable(char32_t code_point);
 
-// What follows appends to `out`; `text` is UTF-8: callers refuse what is not,
-// and bytes that are not become U+FFFD here.
-// repr(str): 'a', "it's", '\n', '\u200b'.
+// These functions append to `out`. `text` is UTF-8. Callers refuse other text, and here bytes that
+// are not UTF-8 become U+FFFD. repr(str): 'a', "it's", '\n', '\u200b'.
 void AppendPythonRepr(std::string_view text, std::string* out);
 // json.dumps(str), in ASCII.
 void AppendJsonString(std::string_view text, std::string* out);

@@ -36,7 +36,7 @@ struct TreeKey {
 
 // kInvalidArgument: a name that is no UTF-8 (TensorStore keeps names as JSON).
 Result<std::vector<TreeKey>> TreeKeys(const KeyPath& path);
-// What Orbax's keys say of a path: kSequence is an index, kDict a string key. Integer keys and
+// Decodes the path from Orbax's keys: kSequence is an index, kDict a string key. Integer keys and
 // attributes are strings there. kDataLoss: an index that is not a number.
 Result<KeyPath> PathOfTreeKeys(std::span<const TreeKey> keys);
 
@@ -55,8 +55,8 @@ struct NameCollision {
 // Ascending by place.
 std::vector<NameCollision> FindNameCollisions(std::span<const std::string> names);
 
-// Whether _strings.json can hold a leaf of this name: kInvalidArgument when it has a "~", which
-// Orbax's JSON pointers cannot say, or more levels of "/" than are read back.
+// Checks that _strings.json can hold a leaf of this name. kInvalidArgument if it has a "~", which
+// Orbax's JSON pointers cannot express, or more levels of "/" than are read back.
 Status CheckStringName(std::string_view name);
 
 // ---- _METADATA ----
@@ -93,7 +93,7 @@ struct TreeMetadata {
   bool use_zarr3 = false;
   std::optional<bool> store_array_data_equal_to_fill_value;
   std::string custom_metadata = "null";  // JSON, as json.dumps writes it
-  // What support_rich_types adds: JSON in a string.
+  // JSON in a string, which support_rich_types adds.
   std::optional<std::string> value_metadata_tree;
 
   bool operator==(const TreeMetadata&) const = default;

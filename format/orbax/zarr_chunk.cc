@@ -20,7 +20,7 @@ namespace stepwell::format::orbax {
 namespace {
 
 constexpr size_t kPlaceBytes = 2 * sizeof(uint64_t);
-// What headers, and data that does not compress, may add.
+// Bounds the bytes that headers, and data that does not compress, add.
 constexpr uint64_t kEncodedSlackBytes = uint64_t{64} << 10;
 // For zlib: window of 32 KiB, with zlib's header or gzip's.
 constexpr int kZlibWindow = 15;

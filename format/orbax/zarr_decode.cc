@@ -306,7 +306,7 @@ Status DecodeGrid(const JsonNode& node, ZarrArray* array) {
   return OkStatus();
 }
 
-// What is not known must say that it need not be understood; transformers must be none.
+// Unknown fields must declare that readers may ignore them. Storage transformers must be none.
 Status CheckTopLevel(const JsonNode& root) {
   constexpr std::array<std::string_view, 10> kKnown = {
       "zarr_format", "node_type",  "shape",      "data_type",       "chunk_grid",
@@ -360,7 +360,7 @@ Status DecodeCompressor(const JsonNode& node, ZarrCodecs* codecs) {
   }
   codecs->compressor = found->second;
   const bool blosc = codecs->compressor == ZarrCompressor::kBlosc;
-  // What is not said is TensorStore's default.
+  // TensorStore's default applies to a level that is not given.
   codecs->level = blosc ? 5 : 1;
   const std::string_view level_key = blosc ? "clevel" : "level";
   if (node.Find(level_key)) {

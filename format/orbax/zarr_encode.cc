@@ -130,7 +130,7 @@ Status CheckEncodable(const ZarrArray& array) {
   return OkStatus();
 }
 
-// As TensorStore spells zero.
+// Spells zero as TensorStore does.
 std::string ZeroJson(DType dtype) {
   switch (internal::ClassOf(dtype)) {
     case DTypeClass::kBool:

@@ -26,13 +26,14 @@
 
 namespace stepwell::format::orbax {
 
-// Whether TensorStore, and so Orbax, has the element type: not uint2, uint4, float8_e4m3.
+// Returns true if TensorStore, and so Orbax, has the element type. It lacks uint2, uint4 and
+// float8_e4m3.
 bool OrbaxHolds(DType dtype);
 
 enum class ZarrCompressor : uint8_t { kNone, kZstd, kBlosc, kGzip, kZlib };
 
-// How the bytes of a chunk became those that are stored. Decoding needs `compressor` and `crc32c`
-// alone: the rest is what the writer was told.
+// Describes how a chunk was encoded. Decoding needs `compressor` and `crc32c` alone. The rest is
+// what the writer was told.
 struct ZarrCodecs {
   ZarrCompressor compressor = ZarrCompressor::kNone;
   int64_t level = 0;                  // zstd, gzip, zlib; blosc's clevel
@@ -112,7 +113,7 @@ Result<ConstBytes> CheckZarrCrc(const ZarrCodecs& codecs, ConstBytes stored);
 // not read.
 Status DecodeZarrChunk(const ZarrCodecs& codecs, ConstBytes stored, MutableBytes out);
 
-// How many chunks a stored value has; 1 without shards.
+// Returns the number of chunks in a stored value; 1 without shards.
 uint64_t ZarrInnerCount(const ZarrArray& array);
 // Length of a shard's index; 0 without shards.
 uint64_t ZarrIndexBytes(const ZarrArray& array);

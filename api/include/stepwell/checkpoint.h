@@ -24,16 +24,16 @@ STEPWELL_API Result<std::vector<OrbaxStep>> FindOrbaxSteps(const std::string& ro
 // checkpoint, ascending. None where the directory is a store itself.
 STEPWELL_API std::vector<std::string> StoresWithin(const std::string& directory);
 
-// Whether a directory is a step that the view of a store beside it made: its files are those of the
-// store. Not so for a copy of one, under any name and in any place.
+// Returns true if the view of a store beside it made this directory: its files are then those of
+// the store. A copy of such a directory, under any name and in any place, gives false.
 STEPWELL_API Result<bool> IsShownStep(const std::string& directory);
 
 struct CheckpointInfo {
   std::optional<uint64_t> step;    // by the directory's name, or as Store::Export wrote it down
   std::vector<std::string> items;  // that ImportOptions::items may name
 };
-// What an import would find. kNotFound; kInvalidArgument: no checkpoint, the root of several, or
-// one whose save was not finished.
+// Describes what an import would find. kNotFound; kInvalidArgument: the directory is no checkpoint,
+// is the root of several, or holds one whose save was not finished.
 STEPWELL_API Result<CheckpointInfo> ReadCheckpointInfo(const std::string& checkpoint);
 
 // Reads all that an export consists of and checks it against the digests that Store::Export left in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory's machine offers a store, and what about it will slow a store down.
+// Reports what a directory's machine offers a store, and what will slow a store down there.
 #pragma once
 
 #include <cstdint>

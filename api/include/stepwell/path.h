@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Path: names a leaf or a subtree of a step.
 //
-// As text it is components joined by "/", as in the program and the Python package:
+// A path in text form is components joined by "/", as in the program and the Python package:
 // "params/layer/kernel"; `\` takes the next character literally (before / * ? [ \ ). Text matches
 // by spelling: "0" is the key "0", the index 0 or the attribute 0, whichever is there. Where
 // several leaves are asked for, * and ? stand for characters of one component, ** for any number of
-// components. Unless "state" is the step's only item, the first component is the item's name. As
-// components (KeyPath) nothing is special, and where several places are spelled alike, the types
-// of the components decide.
+// components. Unless "state" is the step's only item, the first component is the item's name. In a
+// KeyPath no character is special, and where several places are spelled alike, the types of the
+// components decide.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ class STEPWELL_API Path {
 
   // If empty: taken from the text (reading), or "state" (saving).
   const std::optional<std::string>& item() const { return item_; }
-  // As it was given: components, or else text.
+  // The components that the caller gave; none for a path that was given as text.
   const std::optional<KeyPath>& components() const { return components_; }
   const std::string& text() const { return text_; }
   // The components as given, or parsed from the text as mapping keys. kInvalidArgument for

@@ -43,11 +43,12 @@ struct StepInfo {
   uint64_t stored_bytes = 0;
   // The processes that saved it together, ascending; {}: one process alone.
   std::vector<uint32_t> processes;
-  // Of Step::info only; Store::Steps leaves them empty, because each would be a read from disk.
+  // Only Step::info fills these. Store::Steps leaves them empty, because each would be a read from
+  // disk.
   std::string metadata_json;
   std::string metrics_json;
 
-  // Whether the only item is "state", whose name paths may leave out.
+  // Returns true if the only item is "state", whose name paths may leave out.
   bool only_state() const { return items.size() == 1 && items.front().name == "state"; }
 };
 
@@ -63,15 +64,15 @@ struct LeafInfo {
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
 
-  // What it was where it was saved: of arrays "numpy", "jax", "numpy scalar" or "jax key"; of
-  // values "None", "int", ...; of containers "dict", "list", "tuple", "namedtuple", "object", or
-  // "node" if its type is unknown.
+  // Names the type that was saved: for arrays "numpy", "jax", "numpy scalar" or "jax key"; for
+  // values "None", "int", ...; for containers "dict", "list", "tuple", "namedtuple", "object", or
+  // "node" if the type is unknown.
   std::string kind{};
   // kNode: the name of its type, and how many children it has.
   std::string type_name{};
   uint64_t children = 0;
-  // Of what a Flax NNX Variable holds: the Variable's type; if nested, all types, outermost first,
-  // with blanks between.
+  // The type of the Flax NNX Variable that held the value; if Variables were nested, all types,
+  // outermost first, with blanks between.
   std::string variable_types{};
   std::string codec{};  // "raw", "blosc-lz4", "lz4"
   uint64_t chunks = 0;  // 0 for values that are in the step's record
@@ -85,7 +86,7 @@ struct LeafInfo {
 // An array, or a slice of it, into the caller's memory.
 struct ReadRequest {
   Path path{};
-  DType dtype = DType::kInvalid;  // what `out` holds; not checked when kInvalid
+  DType dtype = DType::kInvalid;  // the type of `out`; not checked when kInvalid
   Slice slice{};
   void* out = nullptr;                   // the slice's first element
   size_t out_bytes = 0;                  // memory from `out` on; nothing is written behind it
@@ -96,7 +97,7 @@ struct ReadRequest {
 struct ShardMemory {
   uint64_t device = 0;  // of the plan's mesh
   Path path{};
-  DType dtype = DType::kInvalid;  // what `out` holds; not checked when kInvalid
+  DType dtype = DType::kInvalid;  // the type of `out`; not checked when kInvalid
   void* out = nullptr;
   size_t out_bytes = 0;
 };
@@ -123,7 +124,7 @@ class STEPWELL_API Step {
   // be. On error the contents of `out` are undefined.
   Result<LoadStats> Read(std::span<const ReadRequest> requests) const;
 
-  // What loading onto a mesh takes; no chunk is read. The first rule that takes an array counts,
+  // Plans loading onto a mesh without reading any chunk. The first rule that takes an array counts,
   // and an array that none takes is replicated. kNotFound for a rule that takes nothing;
   // kInvalidArgument, naming the leaf, for a spec that does not fit mesh or array.
   Result<LoadPlan> PlanLoad(const Mesh& mesh, const std::vector<SpecRule>& rules = {}) const;

@@ -155,7 +155,7 @@ class STEPWELL_API Store {
   // Which rules keep each step, and which steps the next save deletes: by OpenOptions::keep, or
   // without any, in a store open for reading, by the rules of the last process that saved.
   Result<RetentionReport> Retention();
-  // What Open found.
+  // Returns the report of Open.
   Result<RecoveryReport> Recovery();
 
   // Waits for saves, marks the store clean, gives the lock back. Idempotent; every later call fails

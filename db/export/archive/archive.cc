@@ -18,7 +18,7 @@
 namespace stepwell::db {
 namespace {
 
-// Of elements in memory at a time, as they are stored.
+// Bounds the elements in memory at a time, in their stored form.
 constexpr uint64_t kBatchBytesMax = uint64_t{32} << 20;
 constexpr size_t kBatchPiecesMax = 4096;
 // Below that, writes are collected.
@@ -64,7 +64,7 @@ class Output {
   std::string pending_;
 };
 
-// What the formats have around the arrays' bytes. Calls come in the file's order.
+// Writes what a format has around the arrays' bytes. Calls come in the file's order.
 class ArchiveWriter {
  public:
   ArchiveWriter(ArchiveFormat format, Output* out)

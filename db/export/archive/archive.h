@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A committed step as one file of arrays by name, for tools that take those: .safetensors or .npz.
-// What such files cannot hold (containers, Python's values) is refused or left out as the caller
-// says (DESIGN.md, "Archives").
+// Writes a committed step as one file of arrays by name, .safetensors or .npz, for tools that take
+// those. Such files cannot hold containers and Python's values. The export refuses them or leaves
+// them out, as the caller says (DESIGN.md, "Archives").
 #pragma once
 
 #include <string>

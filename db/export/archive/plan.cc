@@ -37,7 +37,7 @@ bool Holds(ArchiveFormat format, DType dtype) {
                                        : !format::SafetensorsDType(dtype).empty();
 }
 
-// What a leaf becomes. With neither array nor reason: nothing, it holds no data.
+// The archive's form of a leaf. A leaf without data gives neither an array nor a reason.
 struct Translation {
   std::optional<ArchiveArray> array = {};
   std::string unsupported = {};
@@ -205,7 +205,7 @@ class Planner {
     STEPWELL_RETURN_IF_ERROR(verdicts_.Finish(&plan_.report.skipped));
     if (plan_.arrays.empty()) return InvalidArgumentError("there is no array to export");
     if (options_.format == ArchiveFormat::kSafetensors) {
-      // As the library writes them: the widest elements first, so that all are aligned.
+      // The library writes the widest elements first, so that all are aligned.
       std::stable_sort(plan_.arrays.begin(), plan_.arrays.end(), [](const auto& a, const auto& b) {
         return format::FindDType(a.dtype)->item_bytes > format::FindDType(b.dtype)->item_bytes;
       });

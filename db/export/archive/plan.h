@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into a file of arrays: names, types and order of every leaf. Pure.
+// Plans a file of arrays: names, types and order of every leaf. Pure.
 #pragma once
 
 #include <cstdint>

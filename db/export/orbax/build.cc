@@ -19,7 +19,7 @@ using format::LeafRecord;
 
 constexpr std::string_view kMetadataFolder = "metadata";
 
-// What is to be exported, in key order.
+// Returns the leaves to export, in key order.
 Result<std::vector<LeafRecord>> SelectedLeaves(StepReader& reader, const ExportOptions& options) {
   const format::StepRecord& step = reader.step();
   for (const std::string& name : options.items) {
@@ -79,7 +79,7 @@ Status WriteFiles(const std::vector<ExportFile>& files, const std::string& below
   return OkStatus();
 }
 
-// Of all that was written, and of all chunks.
+// Collects the digests of all written files and of all chunks.
 Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& placed,
                                 const ExportFolder& folder) {
   ExportDigests digests;
@@ -140,7 +140,7 @@ Result<ExportTarget> FindExportTarget(io::FileSystem* file_system, const std::st
 NewRoot::NewRoot(io::FileSystem* file_system, std::string path)
     : file_system_(file_system), path_(std::move(path)) {}
 
-// Of an export that failed: what others have put there meanwhile stays.
+// Removes what a failed export made. Files that others have put there meanwhile stay.
 NewRoot::~NewRoot() {
   if (!made_) return;
   constexpr const char* kWhy = "another program uses it by now, or the file system failed";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all exports and views (view.h) share: a step that was opened becomes a directory.
+// The steps that all exports and views (view.h) share: an open step becomes a directory.
 #pragma once
 
 #include <deque>

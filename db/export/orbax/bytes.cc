@@ -169,7 +169,7 @@ class Placer {
     return placed;
   }
 
-  // Of the segments of this process, as far as they can be sealed soon.
+  // Seals the segments of this process, as far as that can be done soon.
   Status SealOwn() const {
     std::set<uint64_t> own;
     for (const PartSegment segment : linkable_) {
@@ -178,10 +178,10 @@ class Placer {
     return store_.SealSegments(own).status();
   }
 
-  // Of sealed segments; takes them out of `open`. RECLAIM is held shared: reclaim looks at link
-  // counts and changes segments under the exclusive lock, so a segment either gets its second name
-  // before that, or was changed before (and then had nothing of a pinned step). Each part reclaims,
-  // and is locked, by itself.
+  // Links sealed segments and takes them out of `open`. RECLAIM is held shared, because reclaim
+  // looks at link counts and changes segments under the exclusive lock. So a segment either gets
+  // its second name before that, or was changed before (and then had nothing of a pinned step).
+  // Each part reclaims, and is locked, by itself.
   Status LinkPart(uint32_t part, std::set<PartSegment>* open,
                   std::vector<std::string>* made) const {
     const auto lock = ReclaimLock::Acquire(file_system_, StoreOf(part), io::LockKind::kShared);
@@ -238,9 +238,10 @@ class Placer {
         StrCat(status.message(), " (only its owner can let others read it; use mode copy)"));
   }
 
-  // What was linked once is never written to again, also when the other name is gone: whoever
-  // opened it there may be reading it still. Reclaim knows such segments by their mode. An export
-  // is its owner's to remove; the steps of a view go by themselves, so there it must be known.
+  // Makes a segment read-only before it is linked. A segment that was linked once is never written
+  // to again, even when the other name is gone: whoever opened it there may be reading it still.
+  // Reclaim knows such segments by their mode. The owner of an export removes it. The steps of a
+  // view go by themselves, so for them a mode that cannot be changed is an error.
   Status TakeWriteMode(PartSegment segment) const {
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
     if ((info.mode & kWriteModes) == 0) return OkStatus();

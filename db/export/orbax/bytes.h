@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an export comes by its chunks: links of segments, or clones or copies of ranges of them.
+// Gives an export its chunks: by links of segments, or by clones or copies of ranges of them.
 #pragma once
 
 #include <compare>
@@ -45,12 +45,12 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
                               const std::set<PartSegment>* only = nullptr);
 // Gives every part a data file of its own; gives the parts, by file. For runs that are one file.
 std::vector<uint32_t> SplitByPart(std::vector<ByteRun>* runs);
-// Of all of them, in bytes.
+// Returns the end of the runs together, in bytes.
 uint64_t RunsEnd(const std::vector<ByteRun>& runs);
-// Of data file `file`: `name` when there is one, else with a number.
+// Returns the name of data file `file`: `name` if there is one file, else `name` with a number.
 std::string DataFileName(std::string_view name, const std::vector<ByteRun>& runs, size_t file);
 
-// Where chunks are, relative to an item's directory.
+// Maps chunks to their places, relative to an item's directory.
 class ChunkPlaces {
  public:
   // Whole segments: the file of each; and the data files of `runs`, of other segments.
@@ -92,27 +92,28 @@ Status FillFromRuns(io::FileSystem* file_system,
                     const std::function<std::string(PartSegment)>& path_of,
                     std::span<const ByteRun> runs, bool clone,
                     const std::function<Status(uint64_t)>& advance, io::File* file);
-// Whether bytes that could not be linked or cloned may be had in another way.
+// Returns true if another way may give the bytes that could not be linked or cloned.
 bool MayTryNext(const Status& status);
 // Why something that was to be cloned alone failed.
 Status CannotClone(const Status& status);
 
 struct PlacedBytes {
   ExportMode mode = ExportMode::kAuto;
-  std::vector<ChunkPlaces> items;  // as the plan's
+  std::vector<ChunkPlaces> items;  // in the order of the plan's items
   uint64_t linked_bytes = 0;       // sizes of the links
   uint64_t cloned_bytes = 0;
 };
 
-// How the steps of a view come by their bytes, whatever ExportOptions::mode says: by clones, where
-// the file system has them; else by links of those segments of which a step has much, and copies of
-// what it has in others (DESIGN.md, "The view").
+// Chooses how the steps of a view get their bytes, whatever ExportOptions::mode says: by clones,
+// where the file system has them; else by links of those segments of which a step has much, and
+// copies of what it has in others (DESIGN.md, "The view").
 struct ViewPlacing {
   // Less of a step in a segment than this is copied: sealing and linking the segment costs more,
   // and ties the step to its neighbours.
   uint64_t link_bytes_min = 0;
-  bool may_clone = true;  // as far as is known
-  // Where links are made, and the store's path there; null: by the store's own file system.
+  bool may_clone = true;  // false once the file system refused
+  // The file system that makes the links, and the store's path there. Null: the store's own file
+  // system.
   io::FileSystem* links = nullptr;
   std::string store_path;
 };

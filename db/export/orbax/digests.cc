@@ -140,7 +140,7 @@ Result<std::unique_ptr<io::File>> OpenToCheck(io::FileSystem* file_system, const
   return file;
 }
 
-// Of one file; reads far ahead, as chunks lie together.
+// Reads one data file. It reads far ahead, because chunks lie together.
 class DataReader {
  public:
   explicit DataReader(io::File* file) : file_(file) {}
@@ -192,8 +192,9 @@ std::set<std::string> FoldersOf(const ExportDigests& digests) {
   return folders;
 }
 
-// What Orbax deleted of a copy: it removes the item's directory, and its handler in the metadata,
-// which are then others than the exported ones. A directory that was lost has its handler still.
+// Drops the digests of items that Orbax deleted from a copy. Orbax then removes the item's
+// directory and its handler in the metadata, which differ from the exported ones. An item whose
+// directory was lost still has its handler.
 Status ForgetDeleted(io::FileSystem* file_system, const std::string& checkpoint,
                      ExportDigests* digests) {
   const std::string_view name = format::orbax::kCheckpointMetadataName;

@@ -20,8 +20,9 @@ namespace stepwell::db {
 // In the checkpoint's directory.
 inline constexpr std::string_view kDigestsName = "stepwell-digests";
 
-// Of a file that is checked as a whole. Its last four bytes are compared, not summed up: files of
-// OCDBT end in a CRC-32C of their own, and the CRC of such a file is the same for all of them.
+// The digest of a file that is checked as a whole. Its last four bytes are compared, not summed up:
+// files of OCDBT end in a CRC-32C of their own, and the CRC of such a file is the same for all of
+// them.
 struct FileDigest {
   std::string name;  // relative to the checkpoint
   uint64_t bytes = 0;
@@ -31,7 +32,7 @@ struct FileDigest {
   bool operator==(const FileDigest&) const = default;
 };
 
-// Of a chunk: `crc` is that of all but its last four bytes, which repeat it, little-endian.
+// The digest of a chunk. `crc` covers all but its last four bytes, which repeat it, little-endian.
 struct ChunkDigest {
   uint64_t offset_bytes = 0;
   uint32_t stored_bytes = 0;
@@ -40,7 +41,7 @@ struct ChunkDigest {
   bool operator==(const ChunkDigest&) const = default;
 };
 
-// Of a file with chunks, and with bytes between them that belong to other steps.
+// The digest of a file of chunks, which may have bytes of other steps between them.
 struct DataDigest {
   std::string name;
   uint64_t bytes = 0;
@@ -94,8 +95,8 @@ Result<VerifyReport> VerifyExport(
     io::FileSystem* file_system, const std::string& checkpoint,
     const std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>& progress);
 
-// Whether these are the exported chunk's bytes. Where it ends in a checksum, which decoding looks
-// at, only that one is compared (and may be all of `bytes`).
+// Checks that these are the exported chunk's bytes. Decoding checks a chunk that ends in a
+// checksum. For such a chunk only the checksum is compared, and `bytes` may be the checksum alone.
 Status CheckChunk(const ChunkDigest& digest, bool ends_in_crc, ConstBytes bytes);
 
 }  // namespace stepwell::db

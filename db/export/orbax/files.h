@@ -28,7 +28,7 @@ struct DatabaseInfo {
 Result<std::vector<ExportFile>> EncodeDatabase(const ExportItem& item, const ChunkPlaces& places,
                                                const DatabaseInfo& info);
 
-// What describes an item: _METADATA, _sharding, ...; or its JSON.
+// Encodes the files that describe an item: _METADATA, _sharding, ...; or its JSON.
 Result<std::vector<ExportFile>> EncodeItemFiles(const ExportItem& item);
 
 // _CHECKPOINT_METADATA and the marks of the whole checkpoint.

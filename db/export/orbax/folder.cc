@@ -22,8 +22,8 @@ constexpr size_t kNameBytesMax = 255;
 
 // All but the claim; an error unless all of it is gone.
 Status RemoveContents(io::FileSystem* file_system, const std::string& folder) {
-  // Where an export took its last rename back, because its sync failed, that rename may be durable:
-  // a power cut must not bring back the name of a finished export without its contents.
+  // Where an export took its last rename back because its sync failed, that rename may be durable.
+  // A power cut must not bring back the name of a finished export without its contents.
   STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(folder)));
   STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(folder));
   for (const std::string& name : names) {
@@ -174,8 +174,8 @@ Status ExportFolder::CheckFree() const {
   return is_link ? Taken(path_) : OkStatus();
 }
 
-// Of a temporary directory that is there: empties one whose claim is not held. An empty one is
-// taken as it is, one without a claim belongs to another program.
+// Takes over a temporary directory that is there, and empties it unless its claim is held. An empty
+// directory is taken as it is. One without a claim belongs to another program.
 Status ExportFolder::TakeOver() const {
   const std::string claim = Now(kClaimName);
   const auto names = file_system_->List(temporary_);
@@ -361,7 +361,7 @@ Status ExportTemporary::CheckFree() const {
   return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
 }
 
-// What is there is not written to: it may have a second name.
+// An existing file is not written to, because it may have a second name.
 Status ExportTemporary::Claim() {
   const io::OpenOptions anew = {.write = true, .create = true, .exclusive = true};
   auto file = file_system_->Open(temporary_, anew);

@@ -18,14 +18,17 @@ namespace stepwell::db {
 struct ExportFolderOptions {
   uint32_t file_mode = 0;  // permissions of what is written; 0: those of the umask
   bool sync = true;        // false: whole after a killed process, but not after a power cut
-  // Of a folder that is not synced: the name of a file in it that is there, whole, wherever a power
-  // cut leaves the directory under its name; "": none. It tells whose the rest is.
+  // For a folder that is not synced: names a file that is in it, and whole, wherever a power cut
+  // leaves the directory under its name. That file tells whom the rest belongs to. "": there is
+  // none.
   std::string synced_file = {};
-  // What the file with the claim becomes in the end: a file that Write() is given. "": it goes.
-  // (ext4 passes over the inode of each removed file for minutes when it looks for a free one: a
-  // file removed for each of thousands of folders would make each slower than the one before.)
+  // The name of the file given to Write() that the claim's file becomes in the end. "": the claim's
+  // file is removed. (ext4 passes over the inode of each removed file for minutes when it looks for
+  // a free one: a file removed for each of thousands of folders would make each slower than the one
+  // before.)
   std::string claim_becomes = {};
-  // Where what is at the path goes when this takes its place; "": nothing may be there.
+  // The path to which an existing directory goes when this one takes its place. "": nothing may be
+  // there.
   std::string old_goes_to = {};
   // Something may be at the path now: DurableFolder::Commit sees to it.
   bool may_be_there = false;
@@ -47,16 +50,16 @@ class ExportFolder {
                                                       ExportFolderOptions options);
   // Removes a temporary directory if it is one of an export that died.
   static void RemoveAbandoned(io::FileSystem* file_system, const std::string& temporary);
-  // Whether a temporary directory has a claim, of whoever.
+  // Returns true if a temporary directory has a claim, whoever holds it.
   static bool IsClaimed(io::FileSystem* file_system, const std::string& temporary);
   // Removes everything unless Commit() succeeded.
   ~ExportFolder();
 
-  // Where it will be, where `name` (relative) is now.
+  // The final path. Now() gives the present path of `name`, which is relative.
   const std::string& path() const { return path_; }
   const std::string& temporary() const { return temporary_; }
   std::string Now(std::string_view name) const { return StrCat(temporary_, "/", name); }
-  // Of a file that was made here: owner, mode and file system.
+  // Describes a file that was made here. Its owner, mode and file system matter.
   const io::FileInfo& own_file() const { return own_file_; }
 
   // Parents come first.
@@ -66,17 +69,17 @@ class ExportFolder {
   // For large files: empty; the caller writes, then Finish() syncs it.
   Result<std::unique_ptr<io::File>> NewFile(std::string_view name);
   Status Finish(io::File* file);
-  // Of what was made here and is not to stay.
+  // Removes a file that was made here and is not to stay.
   void Remove(std::string_view name) const {
     file_system_->Remove(Now(name)).IgnoreError("the destructor tries again");
   }
-  // Of a file that another process has written and synced.
+  // Counts a file that another process has written and synced.
   void CountFile(uint64_t bytes) { written_bytes_ += bytes; }
   Status Commit();
 
   uint64_t written_bytes() const { return written_bytes_; }
   Result<uint64_t> SizeOf(std::string_view name) const;
-  // Of what Write() made.
+  // The digests of the files that Write() made.
   const std::vector<FileDigest>& digests() const { return digests_; }
 
  private:

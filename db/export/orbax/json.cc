@@ -22,7 +22,8 @@ Status NoJson(const format::KeyPath& path, std::string_view what) {
                                      ", which JSON has not; the item is to be JSON"));
 }
 
-// Where the value at `path` belongs. Records come in key order, so it is new, or the last one.
+// Returns the place of the value at `path`. Records come in key order, so it is new, or the last
+// one.
 Result<Json*> PlaceOf(const format::KeyPath& path, size_t path_prefix, Json* root) {
   const Status damaged = DataLossError(
       StrCat("the record of '", format::PathToText(path), "' is damaged: it has no container"));
@@ -51,7 +52,7 @@ Result<Json*> PlaceOf(const format::KeyPath& path, size_t path_prefix, Json* roo
   return at;
 }
 
-// As Python writes an integer: "-123".
+// Recognizes integers as Python writes them: "-123".
 bool IsDecimal(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.front() != '0' &&

@@ -39,7 +39,7 @@ Status Contradiction(std::string_view what) {
   return DataLossError(StrCat("the leaf's record is damaged: ", what));
 }
 
-// Of a merged step they are disjoint.
+// The shares of a merged step are disjoint, so counting elements suffices.
 bool HasAllElements(const LeafRecord& leaf) {
   uint64_t missing = 1;
   for (const uint64_t extent : leaf.shape) missing *= extent;

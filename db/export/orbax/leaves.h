@@ -11,13 +11,14 @@
 
 namespace stepwell::db {
 
-// What a leaf becomes; none of them and no reason: it is not a leaf (a container with children).
+// The checkpoint's form of a leaf. A container with children is no leaf, and has neither a form nor
+// a reason.
 struct LeafTranslation {
   std::optional<format::orbax::ValueType> type;
   std::optional<ExportArray> array;  // without its name
   std::string text;                  // of kString
   std::string unsupported;           // why Orbax cannot hold it; else empty
-  std::string widened;               // what became of its element type
+  std::string widened;               // the change of its element type, in words
 };
 
 // kDataLoss: the record contradicts itself.

@@ -21,7 +21,7 @@ bool ParseInteger(std::string_view text, Integer* number, int base = 10) {
   return error == std::errc() && stop == end;
 }
 
-// Of a whole number of bytes.
+// Only types of whole bytes count.
 constexpr bool IsSignedInteger(format::DType dtype) {
   return dtype >= format::DType::kInt8 && dtype <= format::DType::kInt64;
 }

@@ -42,7 +42,7 @@ io::FileSystem* FileSystemOf(const ExportOptions& options) {
   return options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
 }
 
-// What a part's process has sent.
+// Decodes what a part's process has sent.
 Result<std::vector<LeafRecord>> DecodeShare(uint32_t part, const std::string& bytes) {
   auto records = format::DecodeRecords(AsBytes(bytes));
   if (!records.ok()) return records.status().WithContext(StrCat("records of part ", part));

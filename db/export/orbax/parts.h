@@ -38,7 +38,7 @@ class PartsExport {
   // A directory in the checkpoint's, of a name that was never used before: a process that finds it
   // sees this very export.
   const std::string& mark() const { return mark_; }
-  // What CopyPartFiles() has to make of all parts.
+  // The files that CopyPartFiles() must make from all parts.
   const std::vector<PartFile>& files() const { return files_; }
   // Once all files are there; `cloned`: whether all of them share blocks with the segments.
   Result<ExportReport> Finish(
@@ -68,8 +68,8 @@ class PartsExport {
   std::vector<PartFile> files_;
   PlacedBytes placed_;
   size_t staged_begin_ = 0;                   // of files_: chunks of arrays that are written anew
-  ChunkPlaces staged_;                        // where those are
-  std::deque<format::LeafRecord> read_back_;  // of such arrays
+  ChunkPlaces staged_;                        // the places of those
+  std::deque<format::LeafRecord> read_back_;  // the records of such arrays
 };
 
 // The records of a part's share, or of what is below `subtree_key` in it, for Begin().

@@ -23,7 +23,7 @@ namespace {
 namespace orbax = format::orbax;
 using format::LeafRecord;
 
-// Of a leaf's name: behind it an OCDBT key has the chunk's indices.
+// Bounds a leaf's name. In an OCDBT key the chunk's indices follow it.
 constexpr size_t kLeafNameBytesMax = orbax::kOcdbtKeyBytesMax - size_t{64} * 21;
 constexpr size_t kFolderBytesMax = 200;
 constexpr size_t kFileNameBytesMax = 4096;  // of a path below an item's directory
@@ -170,7 +170,8 @@ class ItemPlanner {
     }
   }
 
-  // Of leaves that Orbax would name alike the first stays, if any may.
+  // Drops leaves whose names Orbax cannot hold. Of leaves with the same name the first stays, if
+  // any may.
   void DropBadNames() {
     std::vector<std::string> names;
     names.reserve(candidates_.size());

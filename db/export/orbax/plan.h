@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into an export: names, types and metadata of every leaf as Orbax has them. Pure.
+// Plans an export: names, types and metadata of every leaf as Orbax has them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ Result<ExportPlan> PlanExport(const format::StepRecord& step,
                               std::span<const format::LeafRecord> leaves,
                               const ExportOptions& options);
 
-// What an import kept beside a checkpoint's own metadata, below "orbax", goes back to its place.
+// The metadata that an import kept beside a checkpoint's own, below "orbax", returns to its place.
 //
 // The key below which an import keeps it; with "_" behind it where the checkpoint has such a key.
 inline constexpr std::string_view kImportedMetadataKey = "orbax";
@@ -85,7 +85,7 @@ inline constexpr std::string_view kImportedRootKey = "root";
 inline constexpr std::string_view kImportedItemsKey = "items";  // an object by item
 
 // Moves it out of the plan's custom metadata: to items, and, where a root is made, to the root.
-// What has no place in this export, or was not written by an import, stays.
+// Metadata that has no place in this export, or that no import wrote, stays.
 void PlaceImportedMetadata(bool makes_root, ExportPlan* plan);
 
 // The name of the step's directory in a CheckpointManager's root. kInvalidArgument: a prefix that

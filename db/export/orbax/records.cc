@@ -28,7 +28,7 @@ Result<std::string> ParentKey(std::string_view encoded) {
   return format::EncodeLeafKey(key.item, key.path);
 }
 
-// What describes a leaf, without where its bytes are.
+// Describes a leaf without the places of its bytes.
 LeafRecord Description(const LeafRecord& record, std::string key, bool in_orbax) {
   LeafRecord out = record;
   out.key = std::move(key);

@@ -25,7 +25,7 @@ struct SelectedRecord {
   bool in_orbax = true;  // false: a value that Orbax cannot hold
 };
 
-// Of a tree; each in key order.
+// The records of a tree, each list in key order.
 struct ExportRecords {
   // Containers with children; the others are Orbax's entries, in the same order.
   std::vector<format::LeafRecord> entries;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an export's format cannot hold, collected, so that all of it is told at once. Pure.
+// Collects the leaves that an export's format cannot hold, so that one error names them all. Pure.
 #pragma once
 
 #include <string>

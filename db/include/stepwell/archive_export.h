@@ -13,11 +13,11 @@ enum class ArchiveFormat : uint8_t { kSafetensors, kNpz };
 
 struct ArchiveOptions {
   ArchiveFormat format = ArchiveFormat::kSafetensors;
-  // What to do about containers, Python's values and element types that the format lacks. kWiden:
+  // Decides about containers, Python's values and element types that the format lacks. kWiden:
   // element types become the next wider one of NumPy's, Python's numbers arrays of rank 0, PRNG
   // keys their data.
   OnUnsupported on_unsupported = OnUnsupported::kError;
-  // As in ExportOptions.
+  // The same as in ExportOptions.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress{};
 };
 

@@ -46,7 +46,7 @@ struct STEPWELL_API Mesh {
   // kInvalidArgument: an axis without name or devices, two of one name, over kDevicesMax devices.
   Status Check() const;
   uint64_t device_count() const;
-  // Of `device` along each axis.
+  // Returns the coordinate of `device` on each axis.
   std::vector<uint64_t> Coordinates(uint64_t device) const;
 };
 
@@ -67,7 +67,7 @@ struct STEPWELL_API PartitionSpec {
 // extent that is not divisible by the number of its parts.
 STEPWELL_API Result<std::vector<Slice>> Shards(std::span<const uint64_t> shape, const Mesh& mesh,
                                                const PartitionSpec& spec);
-// Whether that would work, and one device's slice where it does.
+// CheckShards says whether Shards would succeed. ShardOf then gives one device's slice.
 STEPWELL_API Status CheckShards(std::span<const uint64_t> shape, const Mesh& mesh,
                                 const PartitionSpec& spec);
 STEPWELL_API Slice ShardOf(std::span<const uint64_t> shape, const Mesh& mesh,
@@ -85,7 +85,7 @@ struct SpecRule {
   PartitionSpec spec;
 };
 
-// What loading a step onto a mesh takes; made without reading any chunk.
+// Describes a load of a step onto a mesh. It is made without reading any chunk.
 struct STEPWELL_API LoadPlan {
   struct Cost {
     uint64_t chunks = 0;        // each counted once
@@ -111,7 +111,7 @@ struct STEPWELL_API LoadPlan {
   // The cost for one process with all devices: each chunk is read once, for however many devices.
   // It includes values that are not arrays.
   Cost total;
-  std::vector<Cost> devices;  // what each would take alone
+  std::vector<Cost> devices;  // the costs of each device alone
 
   // For people: tables of the arrays and of the devices (the first ones of many).
   std::string ToText() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a store is opened.
+// The options of Store::Open.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@ namespace stepwell {
 struct OpenOptions {
   bool read_only = false;  // takes no lock, creates nothing, works beside a live writer
   bool create = true;      // with write access: make the store where there is none
-  // Where another process of this machine writes, of the same user and not as one of a group: opens
-  // for reading, and Delete, DeleteItems, SetPinned and Reclaim are asked of that process. They
-  // fail with kUnavailable, too, when it was not asked, and with kOutcomeUnknown when it ended
+  // For a store that another process of this machine and user writes, outside a group. Opens it for
+  // reading, and sends Delete, DeleteItems, SetPinned and Reclaim to that process. They also fail
+  // with kUnavailable if the request was not sent, and with kOutcomeUnknown if that process ended
   // before it answered.
   bool through_writer = false;
   // Only with read_only, for a directory that may have been made to do harm. Nothing is made in it,

@@ -10,7 +10,8 @@
 
 namespace stepwell {
 
-// How the chunks' bytes come into the directory. They are not decoded: they are zarr chunks.
+// Chooses how the chunks' bytes get into the directory. They are zarr chunks already, so nothing is
+// decoded.
 enum class ExportMode : uint8_t {
   kAuto,     // the first of the following that the destination allows
   kLink,     // hard links of whole segments: instant; the apparent size is that of the segments
@@ -25,14 +26,14 @@ enum class ExportLayout : uint8_t {
         // its subdirectory <step_prefix>_<step>, zero-padded
 };
 
-// How arrays are typed in the checkpoint.
+// Chooses the types of arrays in the checkpoint.
 enum class ExportLeaves : uint8_t {
   kNumpy,  // np.ndarray: loads on any machine, keeps 64-bit types
   kJax,    // those that were jax.Array stay so, with their sharding: loading without a target needs
            // the devices that it names
 };
 
-// What to do about leaves that Orbax cannot hold.
+// Decides about leaves that Orbax cannot hold.
 enum class OnUnsupported : uint8_t {
   kError,  // kInvalidArgument that lists every one with its reason; nothing is written
   kSkip,   // left out
@@ -71,8 +72,8 @@ struct ExportReport {
   uint64_t leaves = 0;
   uint64_t chunks = 0;
   uint64_t step_bytes = 0;      // stored bytes of what was exported
-  uint64_t apparent_bytes = 0;  // what a copy of the directory would transfer
-  uint64_t written_bytes = 0;   // of new files, metadata included
+  uint64_t apparent_bytes = 0;  // bytes that a copy of the directory would transfer
+  uint64_t written_bytes = 0;   // bytes of new files, metadata included
   std::vector<Leaf> skipped;
   std::vector<Leaf> widened;
   // kJax: jax.Arrays with a sharding that Orbax cannot express (or none): they are np.ndarray.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store says of itself: verification, statistics, reclaim, recovery. Plain structs.
+// Reports of a store about itself: verification, statistics, reclaim, recovery. Plain structs.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace stepwell {
 
-// What a read did.
+// Counts the work of a read.
 struct LoadStats {
   uint64_t bytes_read = 0;    // from disk
   uint64_t bytes_needed = 0;  // stored bytes of the chunks touched
@@ -43,7 +43,7 @@ struct VerifyProblem {
 struct VerifyReport {
   uint64_t steps = 0;
   uint64_t leaves = 0;
-  uint64_t files = 0;  // of an export, which has neither steps nor leaves
+  uint64_t files = 0;  // files of an export, which has neither steps nor leaves
   uint64_t chunks = 0;
   uint64_t bytes = 0;
   std::vector<VerifyProblem> problems;
@@ -54,8 +54,8 @@ struct VerifyOptions {
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
-// How long something took, over the store's life in this process. Percentiles are of a histogram
-// with steps of at most 12 %.
+// Durations of one kind of operation, over the store's life in this process. Percentiles are of a
+// histogram with steps of at most 12 %.
 struct LatencyStats {
   uint64_t count = 0;
   uint64_t total_us = 0;
@@ -64,20 +64,20 @@ struct LatencyStats {
   uint64_t max_us = 0;
 };
 
-// Where the bytes of the store's directory are, as the file system allocates them. The parts add
+// Accounts for the bytes of the store's directory, as the file system allocates them. The parts add
 // up to `total_bytes`.
 struct SpaceStats {
   uint64_t total_bytes = 0;
   uint64_t live_bytes = 0;      // payloads of live steps
-  uint64_t padding_bytes = 0;   // what payloads do not fill of their blocks
+  uint64_t padding_bytes = 0;   // the unfilled ends of payloads' blocks
   uint64_t overhead_bytes = 0;  // frames, their copies, and catalogs that steps and recovery need
   uint64_t dead_bytes = 0;      // unneeded, or needed only by readers and recovery for a while
   uint64_t reserved_bytes = 0;  // allocated ahead: tails of open segments, spares, the ballast
   uint64_t index_bytes = 0;     // RocksDB
   uint64_t other_bytes = 0;     // STEPWELL, LOCK, readers' pins
-  // Of which (not added again):
+  // The bytes above include these:
   uint64_t pinned_by_readers_bytes = 0;  // payloads of dead steps that a reader still holds
-  uint64_t linked_bytes = 0;             // of segments with another hard link
+  uint64_t linked_bytes = 0;             // in segments with another hard link
 };
 
 // A directory that shows the store's steps as Orbax checkpoints.
@@ -88,8 +88,8 @@ struct ViewStats {
   uint64_t not_shown = 0;  // steps that Orbax cannot hold
   uint64_t made = 0;       // since it was opened: checkpoints made and removed
   uint64_t removed = 0;
-  uint64_t errors = 0;     // of making, removing, looking; each is tried again
-  std::string last_error;  // of these, or why the last step is not shown
+  uint64_t errors = 0;     // failures to make, remove or look; each is tried again
+  std::string last_error;  // the last failure, or why the last step is not shown
   bool following = true;   // false: the directory was taken away, or the view is closed
 };
 
@@ -126,7 +126,7 @@ struct StoreStats {
   std::vector<ViewStats> views;
 };
 
-// What one pass of reclaim did.
+// Reports one pass of reclaim.
 struct ReclaimReport {
   uint64_t bytes_before = 0;  // allocated by segments
   uint64_t bytes_after = 0;
@@ -153,7 +153,7 @@ struct RetentionReport {
   std::vector<std::string> warnings;
 };
 
-// What Store::Repair did.
+// Reports a Store::Repair.
 struct RepairReport {
   std::vector<uint64_t>
       steps_rewritten;              // a frame of theirs was damaged; a copy or the index had it
@@ -161,7 +161,7 @@ struct RepairReport {
   bool losses_accepted = false;
 };
 
-// What Open found and did; also logged.
+// Reports what Open found and did. It is also logged.
 struct RecoveryReport {
   bool clean = true;               // the last writer closed it
   uint64_t commits_recovered = 0;  // accepted beyond the durable mark

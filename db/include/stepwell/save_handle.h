@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a save is done, and the handle of one under way.
+// The options of a save, and the handle of one under way.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ class STEPWELL_API SaveHandle {
 
   uint64_t step() const;
   bool done() const;
-  // Whether it finished within `timeout` (negative: wait without limit).
+  // Returns true if the save finished within `timeout` (negative: wait without limit).
   bool WaitFor(std::chrono::milliseconds timeout) const;
   // Waits; OK means durable and visible.
   Status Wait() const;

@@ -18,7 +18,7 @@
 namespace stepwell {
 
 struct ViewOptions {
-  // How checkpoints look: layout, leaves, zarr_format, items, step_prefix, step_digits,
+  // Shapes the checkpoints: layout, leaves, zarr_format, items, step_prefix, step_digits,
   // unnamed_default, file_mode. Every layout has one directory a step, named as in the root of a
   // CheckpointManager. A step that on_unsupported does not let pass is not shown.
   ExportOptions checkpoint{};
@@ -27,8 +27,8 @@ struct ViewOptions {
   // shown. Only a store that is open for writing has such a view. The directory can be moved and
   // copied as a whole, and the store goes on with the view wherever it is then.
   bool beside = false;
-  // How often a store is polled that is read-only, or shared by several processes: no
-  // notifications arrive from other processes.
+  // The interval at which a store is polled that is read-only, or shared by several processes.
+  // Other processes send no notifications.
   std::chrono::milliseconds poll{200};
   LogSink log{};
 };
@@ -59,7 +59,7 @@ class STEPWELL_API View {
   virtual Status Close(bool keep) = 0;
 
   virtual const std::string& path() const = 0;
-  // Of a step, shown or not.
+  // Returns the path of a step's directory, whether the step is shown or not.
   virtual std::string PathOf(uint64_t step) const = 0;
   virtual ViewStats Stats() const = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a leaf is in its tree: a list of typed components, as JAX has them.
+// Locates a leaf in its tree: a list of typed components, as JAX has them.
 #pragma once
 
 #include <compare>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libstepwell exports; everything else in it is hidden.
+// Marks the symbols that libstepwell exports. Everything else in it is hidden.
 #pragma once
 
 #define STEPWELL_API [[gnu::visibility("default")]]

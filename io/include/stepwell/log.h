@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where Stepwell says things: a callback given at open, silent by default. Called from any thread;
-// it must not call back into the store.
+// The sink of log lines: a callback given at open, silent by default. Any thread may call it. It
+// must not call back into the store.
 #pragma once
 
 #include <functional>

@@ -17,7 +17,7 @@ namespace stepwell {
 
 namespace internal {
 
-// As operator<< writes it, without the cost of a stream for texts and integers.
+// Writes a value as operator<< does, without the cost of a stream for texts and integers.
 template <typename Piece>
 void AppendPiece(const Piece& piece, std::string* out) {
   if constexpr (std::is_convertible_v<const Piece&, std::string_view>) {
