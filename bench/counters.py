@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel counts: bytes read and written, memory, space. None where it does not tell."""
+"""Counters of the kernel: bytes read and written, memory, space. None where it does not tell."""
 
 import os
 import pathlib
@@ -48,8 +48,8 @@ def allocated_bytes(directory: pathlib.Path) -> int:
 
 
 class PeakMemory:
-    """How far the process's resident memory grows within a `with` block, in bytes. Mapped pages of
-    files count, as they do for the kernel."""
+    """Measures the growth of the process's resident memory within a `with` block, in bytes. Mapped
+    pages of files count, as they do for the kernel."""
 
     def __enter__(self) -> "PeakMemory":
         self.bytes: int | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left after a power cut, and what a flipped bit does; see README.md here.
+"""Measures what is left after a power cut, and what a flipped bit does; see README.md here.
 
 A power cut is the file system's own shutdown without a flush of its log (FS_IOC_SHUTDOWN), while
 the program that saved is stopped: everything that it has not made durable is lost, as when the
@@ -153,7 +153,7 @@ def unmount(point: pathlib.Path) -> None:
 
 
 def cut_power(options: argparse.Namespace, key: str, kind: str) -> Counter[str]:
-    """What is there of STEPS steps that were said to be saved."""
+    """Returns the outcomes of STEPS steps whose saves had returned before a power cut."""
     with (tempfile.TemporaryDirectory(dir=options.dir) as directory,
           mounted(kind, pathlib.Path(directory)) as point):
         path = point / "checkpoints"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one core does with a chunk of 1 MiB: checksum, gather, scatter, encode, decode; beside
-// memcpy.
+// Measures the work of one core on a chunk of 1 MiB: checksum, gather, scatter, encode, decode;
+// beside memcpy.
 #include <benchmark/benchmark.h>
 
 #include <cmath>

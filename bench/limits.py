@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine itself can do: fio and memcpy, measured in every round."""
+"""Measures the machine itself: fio and memcpy, in every round."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ engine = "io_uring"  # of fio; libaio once io_uring has failed
 
 
 class Sizes(NamedTuple):
-    """Of the states, in bytes."""
+    """The sizes of the states, in bytes."""
 
     state: int
     part: int

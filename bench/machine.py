@@ -19,7 +19,7 @@ PACKAGES = ["stepwell", "numpy", "jax", "jaxlib", "flax", "orbax-checkpoint", "t
 
 
 def describe(directory: pathlib.Path) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
+    """Describes the machine, so that a reader can judge the figures."""
     cpu = platform.machine()
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

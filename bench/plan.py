@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in which process, in what order, and how often."""
+"""Plans which process runs what, in what order, and how often."""
 
 from typing import NamedTuple
 

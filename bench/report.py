@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured: values and ratios by row and contender, as an object and as JSON."""
+"""The measurements: values and ratios by row and contender, as an object and as JSON."""
 
 import statistics
 from typing import Any

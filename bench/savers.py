@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program saves a tree of NumPy arrays and loads it again: the calls that each library's
-documentation shows, with their defaults, and nothing added. `save` returns when the library says
-that the checkpoint is there."""
+"""Saves a tree of NumPy arrays and loads it again by the calls that each library's documentation
+shows, with their defaults, and nothing added. `save` returns when the library says that the
+checkpoint is there."""
 
 import pathlib
 from collections.abc import Callable

@@ -82,7 +82,7 @@ def empty_like(leaf: Any) -> np.ndarray:
 
 
 def is_jax(tree: Any) -> bool:
-    """Whether the leaves are jax's, concrete or abstract."""
+    """Returns true if the leaves are jax's, concrete or abstract."""
     return not isinstance(leaves(tree)[0], np.ndarray)
 
 
@@ -95,7 +95,8 @@ def to_jax(tree: Any) -> Any:
 
 
 def target(tree: Any) -> Any:
-    """What a restart has to load into: abstract jax arrays, NumPy arrays nobody has touched."""
+    """Makes the target that a restart loads into: abstract jax arrays, NumPy arrays nobody has
+    touched."""
     if not is_jax(tree):
         return tree_map(empty_like, tree)
     import jax

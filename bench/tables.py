@@ -114,7 +114,7 @@ def _markdown(header: list[str], lines: list[list[str]], widths: list[int]) -> s
 
 
 def short(report: Report, arrays: int) -> str:
-    """What the top README shows. `arrays`: in the state."""
+    """Makes the table of the top README. `arrays`: in the state."""
     header = ["", *(described["name"] for described in report.who.values()), "limit"]
     lines = []
     for row_id, what, as_ratio in SHORT:

@@ -60,7 +60,7 @@ void Slot(std::string bytes, bool fix) {
   Check(second.ok() && *second == *slot, "a slot changed on the way");
 }
 
-// As it lies behind another frame, of a segment whose nonce is zero.
+// Lays out the copy as it lies behind another frame, of a segment whose nonce is zero.
 void Copy(std::string bytes, bool fix) {
   constexpr size_t kCrcAt = 64;
   if (fix) FixSum(&bytes, kCrcAt + format::kCrcBytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// As fuzz_store, but in a directory of the real file system, with RocksDB, io_uring and threads:
-// the index's files are damaged, too. Slower by far. The directory is in TMPDIR, or without one in
-// memory, and goes away at the end.
+// Does the work of fuzz_store in a directory of the real file system, with RocksDB, io_uring and
+// threads, and damages the index's files, too. It is slower by far. The directory is in TMPDIR, or
+// without one in memory, and goes away at the end.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,7 +105,7 @@ struct Originals {
     }
     int exit_status = -1;
     Check(waitpid(child, &exit_status, 0) == child && exit_status == 0, "the child failed");
-    // What the child noted.
+    // Records the history that the child wrote.
     MakeOriginal(scratch.path() + "/again", 1, &histories[1]).reset();
     MakeOriginal(paths[0], 2, &histories[0]).reset();
     // 16 MiB that an open makes again.

@@ -150,7 +150,7 @@ void Ocdbt(Corpus* corpus) {
   corpus->Add("ocdbt", Byte(0) + Byte(0) + Body(orbax::RealManifest()));
   corpus->Add("ocdbt", Byte(0) + Byte(2) + Body(orbax::RealLeaf()));
   corpus->Add("ocdbt", Byte(0) + Byte(2) + orbax::RealLeaf());
-  // What the first node has as a body: a leaf, compressed.
+  // Uses the first node's body: a leaf, compressed.
   const std::string compressed = build(true).nodes;
   corpus->Add("ocdbt", Byte(0) + Byte(3) +
                            Body(compressed.substr(0, static_cast<unsigned char>(compressed[4]))));

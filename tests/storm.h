@@ -13,7 +13,7 @@ inline uint64_t StormTimes() {
   return times == nullptr ? 1 : std::strtoull(times, nullptr, 10);
 }
 
-// How often: $STEPWELL_STORM times as often in a storm.
+// Returns how often to repeat: $STEPWELL_STORM times as often in a storm.
 inline uint64_t InAStorm(uint64_t usual) { return usual * StormTimes(); }
 
 // Each how many of the n-th calls: denser in a storm, up to each.

@@ -57,7 +57,7 @@ class Contender:
         raise NotImplementedError
 
     def load_part(self, name: str, like: Any) -> Any:
-        """What is at the top-level key `name`, and nothing else; `like` is that subtree."""
+        """Loads the top-level key `name`, and nothing else; `like` is that subtree."""
         raise NotImplementedError
 
     def open_leaf(self, like: dict[str, Any]) -> contextlib.AbstractContextManager[

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: one module a theme, each with `run(job)`, run in a process of a contender."""
+"""The measurements: one module a theme, each with `run(job)`, run in a process of a contender."""
 
 import gc
 import pathlib
@@ -14,7 +14,7 @@ from contenders import Contender
 
 
 class Job:
-    """What a theme needs: the contender, the states, and where results go."""
+    """The needs of a theme: the contender, the states, and where results go."""
 
     def __init__(self, make: type[Contender], settings: dict[str, Any],
                  emit: Callable[[dict[str, Any]], None]) -> None:

@@ -48,7 +48,7 @@ def _run(job: Job, theme: str, count: int, leaf_bytes: int) -> None:
 
 
 def _run_jax(job: Job, count: int) -> None:
-    """What a training loop does: saves one behind the other; the median of them."""
+    """Saves one state after another, as a training loop does; returns the median."""
     user = job.contender("jax-leaves")
     saved = []
     for index in range(SAVES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What importing costs."""
+"""Measures the cost of importing."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target does when a property does not hold: says so and aborts, in either mode.
+// Reports a property that does not hold and aborts the fuzz target, in either mode.
 #pragma once
 
 #include <cstdio>

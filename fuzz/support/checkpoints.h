@@ -23,8 +23,9 @@ struct BaseCheckpoint {
   std::string digests;      // bytes of its file of checksums; empty: it has none
   ImportedLeaves imported;  // of the whole checkpoint
 };
-// Of Orbax v1 with zarr 3 and with zarr 2; a step of a CheckpointManager; one whose arrays are
-// files of their own, without a database and without checksums. The same in every process.
+// Checkpoints of Orbax v1 with zarr 3 and with zarr 2; a step of a CheckpointManager; one whose
+// arrays are files of their own, without a database and without checksums. They are the same in
+// every process.
 const std::vector<BaseCheckpoint>& BaseCheckpoints();
 
 inline constexpr uint64_t kImportBytesMax = uint64_t{16} << 20;  // ImportOptions::memory_bytes_max

@@ -27,7 +27,7 @@ enum class EditKind : uint8_t {
   kCount,
 };
 
-// What was done.
+// Describes an edit.
 struct EditResult {
   // Anything may be found, as after a save of something else.
   bool forged = false;

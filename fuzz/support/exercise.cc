@@ -53,7 +53,7 @@ bool SameText(const std::string& found, const std::string& saved) {
   return found.empty() || found == saved;
 }
 
-// Whether it is this one, as far as it loaded.
+// Returns true if the step is `saved`, as far as it loaded.
 bool Is(const FoundStep& found, const SavedStep& saved) {
   return saved.leaves.size() == found.leaves.size() &&
          SameText(found.metadata_json, saved.metadata_json) &&

@@ -13,7 +13,7 @@ namespace stepwell::fuzz {
 
 using OpenFunction = std::function<Result<std::unique_ptr<db::Store>>(db::StoreOptions)>;
 
-// What may be found in the store.
+// The results that a damaged store may give.
 enum class Damage : uint8_t {
   kNamed,   // the newest state; what is missing or wrong is an error, and named by the open or
             // Verify

@@ -27,7 +27,7 @@ bool Update(const Places& places, FramePlace* place) {
   return true;
 }
 
-// Whether `payload` had to change.
+// Returns true if `payload` had to change.
 bool UpdatePayload(const Places& places, FrameKind kind, std::string* payload) {
   const ConstBytes bytes = AsBytes(*payload);
   bool changed = false;

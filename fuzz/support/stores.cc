@@ -121,10 +121,10 @@ StateBuilder MakeState(uint64_t step, uint64_t seed) {
   return state;
 }
 
-// What the stores are made by; the first that goes wrong ends the process: a bug, of either side.
+// Ends the process at the first error in making the stores. Such an error is a bug, of either side.
 void Must(const Status& status) { Check(status.ok(), "making stores: ", status.ToString()); }
 
-// Whether the change happened, or may have.
+// Records the outcome of a change. Returns true if it happened, or may have.
 bool Noted(const Status& status, uint64_t step, History* history) {
   const bool is_unknown = status.code() == StatusCode::kOutcomeUnknown;
   if (is_unknown) history->unknown.insert(step);

@@ -22,7 +22,7 @@ inline const std::string kStorePath = "/store";
 
 // Leaf key -> bytes of the array or value ("" for nodes).
 using Leaves = std::map<std::string, std::string>;
-// What one save put into a step.
+// The state that one save put into a step.
 struct SavedStep {
   Leaves leaves;
   std::string metadata_json;
@@ -31,7 +31,7 @@ struct SavedStep {
 struct History {
   // Every state that was saved in each step, the oldest first.
   std::map<uint64_t, std::vector<SavedStep>> saved;
-  // What is there now: the newest state, and whether it is pinned.
+  // The present version of a step: the newest state, and whether it is pinned.
   struct Live {
     SavedStep state;
     bool pinned = false;

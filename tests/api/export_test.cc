@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the directory holds is checked in tests/python, by Orbax itself.
+// Exports through the public interface. tests/python checks the directory's contents by Orbax
+// itself.
 #include <filesystem>
 
 #include "tests/api/support/api_support.h"

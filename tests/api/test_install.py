@@ -77,7 +77,7 @@ def test_c_with_pkg_config(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None
 
 
 def check_store(path: pathlib.Path, kernel: np.ndarray) -> None:
-    """What the examples save: step 7, params/kernel, epoch 3."""
+    """Checks the step that the examples save: step 7, params/kernel, epoch 3."""
     with stepwell.open(path, mode="r") as store:
         state = store.load(7)
     assert set(state) == {"params", "epoch"}
@@ -114,7 +114,7 @@ def test_python_saves_and_cpp_reads(prefix: pathlib.Path, tmp_path: pathlib.Path
 def test_only_the_public_names_are_exported(prefix: pathlib.Path) -> None:
     library = library_folder(prefix) / "libstepwell.so"
     names = run("nm", "-DC", "--defined-only", "--format=just-symbols", library).splitlines()
-    # Of a public class with virtual functions its table and type, too.
+    # A public class with virtual functions exports its table and type, too.
     names = [re.sub(r"^(vtable|typeinfo name|typeinfo) for ", "", name) for name in names]
     bad = [name for name in names
            if not name.startswith(("stepwell::", "stepwell_", "STEPWELL_"))

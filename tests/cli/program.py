@@ -12,7 +12,7 @@ from typing import Any
 
 import stepwell.__main__
 
-# Of the commands that the package runs.
+# The commands that the package runs need it.
 os.environ.setdefault("STEPWELL_PYTHON", sys.executable)
 PROGRAM = pathlib.Path(os.environ["STEPWELL_BUILD_DIR"]) / "api/cli/stepwell"
 
@@ -47,8 +47,9 @@ def parsed_document(text: str | bytes) -> dict[str, Any]:
 
 
 def cat_here(store: object, step: object, path: object, *options: str) -> bytes:
-    """What `stepwell cat` prints, by the words that the program hands to Python (cmd_arrays.cc), in
-    this process, which need not start Python again. That the program does so, its tests see."""
+    """Returns the output of `stepwell cat`, by the words that the program hands to Python
+    (cmd_arrays.cc), in this process, which need not start Python again. The program's tests check
+    that it hands them over."""
     printed = io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(printed, encoding="utf-8")) as stdout:
         words = ["cat", *options, "--", str(store), str(step), str(path)]

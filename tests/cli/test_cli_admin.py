@@ -415,7 +415,7 @@ def test_retention_beside_the_writer(store: pathlib.Path) -> None:
         assert report["rules"] == ["the latest 2 steps", "the step with the lowest \"loss\""]
         writer.save(13, {"x": 1}).result()
         assert writer.steps() == [2, 12, 13]
-    # As it is, without write access to anything.
+    # The report needs no write access to anything.
     assert document("retention", store, "--untrusted")["rules"] == report["rules"]
 
 

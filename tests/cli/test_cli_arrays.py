@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
 
 
 def npy(*arguments: object) -> np.ndarray[Any, Any]:
-    """What `--npy` writes to standard output, read by NumPy."""
+    """Reads by NumPy the output of `--npy`."""
     command = [str(PROGRAM), "cat", *map(str, arguments), "--npy"]
     result = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, b"")

@@ -25,7 +25,7 @@ def number(value: Any) -> float:
 
 
 def expected(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> dict[str, float]:
-    """What NumPy says about two arrays without NaNs of one kind only."""
+    """Compares two arrays without NaNs of one kind only, as NumPy does."""
     wide: Any = np.clongdouble if a.dtype.kind == "c" else np.longdouble
     if a.dtype.kind not in "fciub":
         a, b = a.astype(np.float32), b.astype(np.float32)

@@ -10,7 +10,7 @@ import stepwell
 from orbax.checkpoint import v1 as ocp_v1
 from program import document, error, run
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
+# Orbax leaves its own event loops to the garbage collector, which warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

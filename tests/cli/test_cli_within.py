@@ -13,7 +13,7 @@ import stepwell
 from program import document, error, ok, run
 from stepwell.compat import orbax_v1 as ocp
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
+# Orbax leaves its own event loops to the garbage collector, which warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

@@ -16,7 +16,7 @@ std::shared_ptr<const LiveStep> StepOf(uint64_t step, uint64_t commit) {
   return live;
 }
 
-// Where space is short no base is written, and a delta has what is not decided, too.
+// Where space is short, no base is written, and a delta has undecided steps, too.
 TEST(CatalogWriteTest, ADeltaHasPreparedSteps) {
   LiveSteps live;
   CatalogWriter writer(&live, /*segment_bytes_max=*/uint64_t{1} << 20);

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// How a store is met again.
+// The ways to look at a store after a change.
 enum class Again { kSameSession, kReader, kClosed, kScanned };
 
 class ChangesTest : public ::testing::TestWithParam<Again> {
@@ -130,7 +130,7 @@ TEST_P(ChangesTest, PinsAreKept) {
   EXPECT_THAT(Pinned(again), ElementsAre(4));
 }
 
-// What a caller keeps lists of itself ends with the save that pushes it out: in one commit.
+// A step on a list that the caller keeps ends in the same commit as the save that pushes it out.
 TEST_P(ChangesTest, ASaveRetiresWhatItsCallerNames) {
   StoreOptions options;
   options.keep = {KeepRule::Latest(3)};

@@ -18,7 +18,8 @@ const std::vector<LeafSpec> kLeaves = {{"w", {40, 1000}, true, false}, {"b", {10
 // The versions of each step, oldest first; none: deleted.
 using Versions = std::map<uint64_t, std::vector<std::optional<uint64_t>>>;
 
-// As cp and rsync do: file after file, in no order that the store knows of, a piece at a time.
+// Copies as cp and rsync do: file after file, in no order that the store knows of, a piece at a
+// time.
 void CopyFiles(const std::string& from, const std::string& to, std::mt19937_64* random) {
   std::vector<std::string> names;
   std::error_code gone;
@@ -79,7 +80,7 @@ class CopiedTest : public ReclaimTest {
     acknowledged_[step] = versions_[step].size();
   }
 
-  // Of each step: how many of its versions were acknowledged.
+  // Returns for each step how many of its versions were acknowledged.
   std::map<uint64_t, size_t> Acknowledged() {
     const std::lock_guard lock(mutex_);
     return acknowledged_;
@@ -175,8 +176,8 @@ TEST_F(CopiedTest, WhileItIsWritten) {
             << " refused\n";
 }
 
-// As rsync does without --delete: files that the store has removed since stay in the copy. Between
-// two changes nothing is missing, whether the store is closed or open.
+// Copies as rsync does without --delete: files that the store has removed since stay in the copy.
+// Between two changes nothing is missing, whether the store is closed or open.
 TEST_F(CopiedTest, OverAnOlderCopy) {
   std::mt19937_64 random(2);
   for (uint64_t round = 0; round < InAStorm(4); ++round) {
@@ -200,8 +201,8 @@ TEST_F(CopiedTest, OverAnOlderCopy) {
             << " refused\n";
 }
 
-// As `mv run run.old` beside a training that goes on, and the next one that starts in `run`: the
-// first writer changes nothing of the second's.
+// Does `mv run run.old` beside a training that goes on, and starts the next one in `run`. The first
+// writer changes nothing of the second's.
 TEST_F(CopiedTest, MovedUnderItsWriter) {
   auto store = Open(SmallOptions());
   ASSERT_NE(store, nullptr);

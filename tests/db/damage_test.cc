@@ -383,7 +383,7 @@ TEST_F(DamageTest, StepwellIsLost) {
   ExpectHealed();
 }
 
-// As a backup may have it: from before the first save.
+// A backup may have a STEPWELL from before the first save.
 TEST_F(DamageTest, StepwellIsOfTheNewStore) {
   const auto now =
       format::DecodeSlot(AsBytes(ReadAll(SlotFilePath(path_))).first(format::kSlotBytes));

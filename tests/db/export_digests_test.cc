@@ -92,7 +92,7 @@ TEST_P(ExportDigestsTest, EveryFlipIsFoundAndNamed) {
         ASSERT_EQ(report.problems.size(), 1U);
         EXPECT_EQ(report.problems[0].file, path);
         EXPECT_EQ(report.problems[0].offset_bytes, chunk.offset_bytes);
-        // Of zarr 2 the checksum behind a chunk is not a part of it.
+        // In zarr 2 the checksum behind a chunk is not a part of it.
         const bool is_value = GetParam().zarr == 3 || at + format::kCrcBytes < chunk.stored_bytes;
         EXPECT_EQ(Import().ok(), !is_value);
         Flip(path, chunk.offset_bytes + at);

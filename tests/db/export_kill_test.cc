@@ -140,7 +140,7 @@ class ExportKillTest : public ::testing::TestWithParam<ExportKillCase> {
   // Before this operation there is nothing yet: it makes the temporary directory.
   static constexpr uint64_t kFirstOperation = 1;
 
-  // Where a dead export was, the next one comes to its end.
+  // The next export succeeds in the place of a dead one.
   void ExportAgain(const std::string& place, const std::string& leftover, bool there) {
     ExportOptions options;
     options.mode = ExportMode::kLink;
@@ -155,7 +155,7 @@ class ExportKillTest : public ::testing::TestWithParam<ExportKillCase> {
     EXPECT_EQ(store_->Stats().space.linked_bytes, 0U);
   }
 
-  // What a killed process leaves is in the page cache, on any file system; this one is quick.
+  // A kill leaves the page cache as it was, on any file system, so the test takes a quick one.
   TempDir dir_{"/dev/shm"};
   const std::string path_ = dir_ / "store";
   const std::string out_ = dir_ / "out";

@@ -137,7 +137,7 @@ TEST_F(ExportMachineTest, AFullDisk) {
   store_.reset();
 }
 
-// Of a store whose writer is gone, and whose files no one has synced.
+// Exports from a store whose writer is gone, and whose files no one has synced.
 TEST_F(ExportMachineTest, ALinkSurvivesAPowerCut) {
   ASSERT_NO_FATAL_FAILURE(Make(dir_ / "made"));
   ASSERT_OK(store_->Close());
@@ -261,7 +261,7 @@ TEST_F(ExportMachineTest, TooManyLinks) {
   store_.reset();
 }
 
-// As another user, in a child; the store is this one's.
+// Acts as another user, in a child. The store belongs to this user.
 TEST_F(ExportMachineTest, AnotherUser) {
   if (getuid() != 0) GTEST_SKIP() << "only root can become another user";
   ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
@@ -307,7 +307,7 @@ TEST_F(ExportMachineTest, AnotherUser) {
             0);
   segments_are_as_before();
   EXPECT_THAT(NamesIn(dir_ / "ours"), IsEmpty());
-  // Where the kernel protects hard links, they are not theirs to make.
+  // Where the kernel protects hard links, another user may not make them.
   std::string protect;
   std::ifstream("/proc/sys/fs/protected_hardlinks") >> protect;
   EXPECT_EQ(as_other([&](Store* store) {

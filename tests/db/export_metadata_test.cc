@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an import kept of a root and of items goes back to its place, and nothing else does.
+// The metadata that an import kept of a root and of items returns to its place, and nothing else
+// does.
 #include "db/export/orbax/plan.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes into an export, and under which names.
+// An export has the planned leaves, under the planned names.
 #include "db/export/orbax/plan.h"
 
 #include <gmock/gmock.h>

@@ -31,8 +31,8 @@ class FileSizeLimitTest : public ::testing::TestWithParam<io::DiskKind> {
     limit.rlim_cur = bytes;
     setrlimit(RLIMIT_FSIZE, &limit);
   }
-  // What `body` says in a forked child, which ends without a limit: under tests/coverage it writes
-  // files then.
+  // Runs `body` in a forked child and returns its text. The child ends without a limit, because
+  // under tests/coverage it writes files then.
   static std::string Run(const std::function<std::string()>& body) {
     return InChild([&] {
       std::string said = body();
@@ -50,8 +50,8 @@ class FileSizeLimitTest : public ::testing::TestWithParam<io::DiskKind> {
     options.codec = CodecPolicy::kRaw;
     return Store::Open(path_, options);
   }
-  // How many steps are there, each as large as `bytes_of` says; in a child, too: no process of
-  // ThreadSanitizer's can fork behind threads of its own and start others there.
+  // Counts the steps, each as large as `bytes_of` gives. Also runs in a child: under
+  // ThreadSanitizer no process can fork behind threads of its own and start others there.
   std::string Look(uint64_t (*bytes_of)(uint64_t step)) {
     return Run([&]() -> std::string {
       auto store = Open();

@@ -33,7 +33,7 @@ class ForkTest : public ::testing::TestWithParam<io::DiskKind> {
   const std::string path_ = dir_ / "run";
 };
 
-// What the child saw, in memory that both have.
+// The child's results, in memory that both processes share.
 struct ChildSaw {
   StatusCode codes[8];
   char message[512];

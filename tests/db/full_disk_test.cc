@@ -27,7 +27,7 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
       : mount_(std::get<0>(GetParam()), SmallestBytes(std::get<0>(GetParam()), 96 * kMiB)) {}
   void SetUp() override {
     ASSERT_MOUNTED(mount_);
-    // Of a larger one a part is full from the start.
+    // A larger file system is filled in part at the start.
     constexpr uint64_t kFreeBytes = 88 * kMiB;
     if (mount_.FreeBytes() <= kFreeBytes) return;
     ASSERT_TRUE(mount_.Fill("rest", mount_.FreeBytes() - kFreeBytes));
@@ -141,7 +141,8 @@ TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
   EXPECT_OK(store->Close());
 }
 
-// What is not reserved meets the full disk when it is written: that save fails alone, too.
+// A block without a reservation meets the full disk when it is written, and fails that save alone,
+// too.
 TEST_P(FullDiskTest, WhereNothingCanBeReservedAFullDiskFailsThatSaveAlone) {
   StoppingFileSystem files([] {}, /*reserves=*/false);
   files_ = &files;

@@ -91,7 +91,7 @@ class GroupExportTest : public ::testing::Test {
   Status Check(const std::string& checkpoint, uint64_t step) {
     return CheckExported(io::LocalFileSystem(), checkpoint, step, specs_);
   }
-  // Where a part has its leaf.
+  // Returns the place of a part's leaf.
   format::ChunkRecord PlaceOf(uint32_t part, uint64_t step) {
     const auto reader = group_.part(0)->Read(step);
     EXPECT_OK(reader.status());
@@ -165,7 +165,7 @@ TEST_F(GroupExportTest, DeletingALinkedExportLeavesTheStore) {
   EXPECT_THAT(report->problems, IsEmpty());
 }
 
-// What the writers of the other parts still append to is copied, also where they share the process.
+// Segments to which writers of other parts still append are copied, even if they share the process.
 TEST_F(GroupExportTest, WhatIsNotSealedIsCopied) {
   Save(1);
   ASSERT_OK(Link(group_.part(0), 1, "x").status());
@@ -241,7 +241,7 @@ std::string TextOf(const fs::path& path) {
 
 class GroupViewTest : public GroupExportTest, public ::testing::WithParamInterface<bool> {
  protected:
-  // Of the writer, or of a store that only reads.
+  // Opens a view of the writer, or of a store that only reads.
   std::shared_ptr<OrbaxView> OpenIt(Store* store) {
     ViewOptions options;
     options.poll = milliseconds(20);
@@ -278,7 +278,8 @@ TEST_P(GroupViewTest, StepsComeAndGoWithAllParts) {
   EXPECT_EQ(view->Stats().errors, 0U) << view->Stats().last_error;
 }
 
-// What reclaim of another part moves is shown at its new place, though part 0 knows nothing of it.
+// Chunks that another part's reclaim moves are shown at their new place, though part 0 knows
+// nothing of the move.
 TEST_P(GroupViewTest, WhatAPartMovesIsShownAtItsNewPlace) {
   const auto reader = GetParam() ? OpenToRead() : nullptr;
   Store* const store = GetParam() ? reader.get() : group_.part(0);

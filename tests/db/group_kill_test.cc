@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kKills = 8;
 
-// What the child said before it died.
+// The child's messages before it died.
 struct Said {
   std::set<uint64_t> prepared;
   std::set<uint64_t> committed;

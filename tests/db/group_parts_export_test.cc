@@ -213,7 +213,7 @@ TEST_F(PartsExportTest, WhatAPartDoesNotHaveIsNotCopied) {
   EXPECT_EQ(Copy(1, files).status().code(), StatusCode::kDataLoss);
   EXPECT_FALSE(fs::exists(files.front().path));
   ASSERT_OK(Copy(1, FilesOf(**made, 1)).status());
-  // What is there already is not written over.
+  // An existing file is not written over.
   EXPECT_FALSE(Copy(1, FilesOf(**made, 1)).ok());
 }
 

@@ -268,7 +268,7 @@ TEST_F(GroupPiecesTest, APartByItselfHasItsBoxes) {
   EXPECT_THAT(exported.message(), HasSubstr("of their root"));
 }
 
-// As if one process had saved it: an import of the export has the same bytes.
+// The export equals that of one process: an import of it has the same bytes.
 TEST_F(GroupPiecesTest, AnExportHasTheChunksOfAllParts) {
   std::mt19937_64 random(12);
   std::vector<SplitArray> arrays;

@@ -42,7 +42,7 @@ class HostileTest : public ReclaimTest {
     options.untrusted = untrusted;
     return options;
   }
-  // What is outside, name by name; a file with what it holds.
+  // Maps every name outside the store to its contents.
   std::map<std::string, std::string> Outside() const {
     std::map<std::string, std::string> found;
     for (const auto& entry : fs::recursive_directory_iterator(outside_)) {
@@ -74,7 +74,7 @@ class HostileTest : public ReclaimTest {
   const std::string outside_ = dir_ / "outside";
 };
 
-// Where a name of the store is a link to a file, to nothing, or to a directory.
+// A name of the store may be a link to a file, to nothing, or to a directory.
 TEST_F(HostileTest, NoLinkIsFollowed) {
   CopyTree(path_, dir_ / "good");
   for (const std::string& name : Names()) {

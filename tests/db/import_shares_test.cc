@@ -39,7 +39,7 @@ bool IsOnBorder(uint64_t place, uint64_t unit, uint64_t extent) {
   return place % unit == 0 || place == extent;
 }
 
-// How often each element of an array is in boxes, C order.
+// Counts how often each element of an array is in boxes, in C order.
 class Counts {
  public:
   explicit Counts(const ShareArray& array)

@@ -123,7 +123,7 @@ class ImportTest : public ::testing::Test {
     ASSERT_EQ(arrays, 1u);
   }
 
-  // What leaves there are, and the keys of those with data.
+  // Describes the leaves by kind, with the keys of those that have data.
   static std::string Kinds(const SaveRequest& request) {
     std::string said;
     for (const LeafInput& leaf : request.items[0].leaves) {
@@ -228,7 +228,7 @@ TEST_F(ImportTest, HugeShapesAreRefused) {
     EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr("leaf 'w'"));
   }
-  // As much as the machine has, but not there.
+  // This size fits in the machine's memory, but the data is not there.
   WriteItem(Zarr({1 << 20, 3}, {2, 2}));
   EXPECT_EQ(Import().status().code(), StatusCode::kDataLoss);
 }
@@ -248,7 +248,7 @@ TEST_F(ImportTest, PathsStayBelowTheFolder) {
   EXPECT_EQ(Import().status().code(), StatusCode::kInvalidArgument);
 }
 
-// What stands in place of a file: reading ends at once, and says which one it was.
+// Another thing in place of a file makes reading end at once with an error that names it.
 TEST_F(ImportTest, OtherThingsThanFiles) {
   WriteItem();
   Write("_CHECKPOINT_METADATA", "{}");

@@ -7,7 +7,7 @@
 namespace stepwell::db::index_tests {
 namespace {
 
-// What one kind of damage may lead to: a refusal, an error in reading, or an older whole prefix.
+// One kind of damage may lead to a refusal, an error in reading, or an older whole prefix.
 class DamageTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -155,7 +155,7 @@ TEST(IndexTest, DiskThatFillsUpFreezes) {
   EXPECT_EQ(CheckPrefix(opened.index.get()).value(), 2U);  // reading goes on
 }
 
-// Of a text that does not compress.
+// Makes a row whose text does not compress.
 Row LongRow(uint64_t step, uint64_t commit) {
   Row row = MakeRow(step, commit);
   row.has_texts = true;

@@ -30,7 +30,7 @@ void SleepMicroseconds(uint64_t count) {
   std::this_thread::sleep_for(std::chrono::microseconds(count));
 }
 
-// Whether somebody holds the store's lock at this moment.
+// Returns true if somebody holds the store's lock at this moment.
 bool IsLocked(const std::string& store) {
   const int file = open(LockFilePath(store).c_str(), O_RDONLY | O_CLOEXEC);
   struct flock lock {};
@@ -213,7 +213,8 @@ TEST(KillInFlightTest, NoOldWriteLandsInNewData) {
     ASSERT_OK(handle->Wait());
     ExpectClean(store->get());
     const std::vector<uint64_t> steps = StepNumbers(store->get());
-    // What this process saved last time too, after everything that was in flight then has landed.
+    // The last save of this process counts, too, once everything that was in flight then has
+    // landed.
     for (const uint64_t step : live) {
       EXPECT_EQ(std::count(steps.begin(), steps.end(), step), 1) << step;
     }

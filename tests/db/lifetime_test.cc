@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What threads of a store may still touch once it is closed and dropped: nothing.
+// Threads of a store touch nothing of it once it is closed and dropped.
 #include <gmock/gmock.h>
 #include <pthread.h>
 
@@ -17,7 +17,7 @@
 namespace stepwell::db {
 namespace {
 
-// Whether this is one of the threads that copy and encode, "stepwell-0" and so on.
+// Returns true in a thread that copies and encodes: "stepwell-0" and so on.
 bool IsWorker() {
   std::string name(16, '\0');
   pthread_getname_np(pthread_self(), name.data(), name.size());

@@ -152,7 +152,7 @@ TEST_F(LimitsTest, FourThousandSegmentsWithSixtyFourDescriptors) {
   EXPECT_OK((*opened)->Close());
 }
 
-// As many live segments as a process may have files open by default, and more.
+// The store has more live segments than a process may have files open by default.
 TEST_F(LimitsTest, TwelveHundredLiveSegmentsUnderTheDefaultLimit) {
   constexpr uint64_t kSegments = 1200;
   const DescriptorLimit limit(1024);
@@ -213,7 +213,7 @@ TEST_F(LimitsTest, AFollowingReaderKeepsNothingThatWasRemoved) {
   ASSERT_OK(writer->Reclaim().status());
   ASSERT_OK(SaveTiny(writer.get(), 60));
   ASSERT_OK(CheckSeeded(reader.get(), 60, 60, kTiny));
-  // What reclaim has removed since that look is let go at the next one.
+  // The reader closes files that reclaim has removed since at its next look.
   const std::vector<std::string> open = OpenBelow(SegmentsPath(path_));
   EXPECT_LT(std::count_if(open.begin(), open.end(),
                           [](const std::string& name) { return name.ends_with("(deleted)"); }),

@@ -35,7 +35,7 @@ class LinkedCopyTest : public ::testing::Test {
     EXPECT_THAT((*store)->recovery().problems, ::testing::IsEmpty());
     return std::move(*store);
   }
-  // As `cp -al` does: a file that an open store removes meanwhile is left out.
+  // Links as `cp -al` does. A file that an open store removes meanwhile is left out.
   void Link(const std::string& to, const std::string& from = "run") {
     fs::create_directory(dir_ / to);
     for (const auto& entry : fs::recursive_directory_iterator(dir_ / from)) {

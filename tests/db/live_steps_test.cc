@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reclaim must leave alone, against a plain reading of every commit's life.
+// Compares what reclaim must leave alone with a plain reading of every commit's life.
 #include "db/log/live_steps.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of a store's writer by other processes, and by what is not one of ours.
+// Other processes send requests to a store's writer; so do strangers.
 #include "db/store/mailbox.h"
 
 #include <fcntl.h>
@@ -105,7 +105,7 @@ TEST_F(MailboxTest, AWriterThatIsGoneWasNotAsked) {
   EXPECT_THAT(StepNumbers(beside->get()), ElementsAre(1, 2, 3));
 }
 
-// Of every way to copy a store; also one in which files keep their inodes.
+// Covers every way to copy a store, also one in which files keep their inodes.
 TEST_F(MailboxTest, ACopyHasAMailboxOfItsOwn) {
   const std::string copied = dir_ / "copy";
   CopyLiveStore(path_, copied);

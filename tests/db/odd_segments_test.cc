@@ -74,7 +74,7 @@ class Crafted {
   format::FramePlace last_;
 };
 
-// Of which no segment can be read.
+// Fails to read any segment.
 class UnreadableFileSystem final : public StoppingFileSystem {
  public:
   UnreadableFileSystem() : StoppingFileSystem([] {}) {}

@@ -80,7 +80,7 @@ TEST_F(OldReadersTest, ReadersOfAllAgesKeepWhatEachOfThemSaw) {
   ASSERT_EQ(held.size(), 12U);
   const auto report = store->Reclaim();
   ASSERT_TRUE(report.ok());
-  // Of the pins that are older than the readers' own nothing more is there.
+  // Nothing remains for the pins that are older than the readers' own.
   EXPECT_GE(report->bytes_pinned_by_readers, 14 * uint64_t{800000});
   EXPECT_LT(report->bytes_pinned_by_readers, 15 * uint64_t{800000} + (uint64_t{1} << 20));
   EXPECT_EQ(store->Stats().old_pins.size(), 3U);

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Where a commit can be cut off.
+// The points at which a commit can be cut off.
 enum class Point { kChunks, kFrame, kFlush };
 
 struct Case {
@@ -57,9 +57,10 @@ class OutcomeTest : public ::testing::TestWithParam<Case> {
     return op.kind == io::Op::Kind::kWrite &&
            (GetParam().point == Point::kFrame) == IsFrameWrite(op);
   }
-  // Where a change writes chunks, their failure comes before anything that could be committed.
+  // A failure to write chunks comes before anything that could be committed, so its outcome is
+  // known.
   bool Known() const { return GetParam().point == Point::kChunks; }
-  // What recovery finds then.
+  // Returns true if recovery finds the change.
   bool Landed() const {
     return GetParam().point == Point::kFlush || GetParam().fault == DiskFault::kAfter;
   }

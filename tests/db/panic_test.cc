@@ -54,7 +54,7 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
     return options;
   }
 
-  // What `call` says; kOutcomeUnknown for an exception that comes through.
+  // Returns the status of `call`; kOutcomeUnknown for an exception that comes through.
   template <typename Call>
   static Status Say(Call call) {
     try {

@@ -260,7 +260,7 @@ TEST_F(PinsTest, PinsMadeBesideReclaimHold) {
   EXPECT_EQ(PinFiles(), 0u);
 }
 
-// As a user without rights here (root has all of them).
+// Becomes a user without rights here. (root has all rights.)
 bool DropRights() { return getuid() != 0 || setuid(kNobody) == 0; }
 
 TEST_F(PinsTest, WithoutWriteAccess) {

@@ -86,7 +86,7 @@ TEST_F(ReclaimTest, SpaceIsFlatWhereSomeStepsStay) {
   options.keep = {{.count = 3}, {.kind = KeepRule::Kind::kEvery, .count = 16}};
   auto store = Open(options);
   for (uint64_t step = 0; step < 200; ++step) Save(store.get(), step);
-  // What stays, and what is not settled yet.
+  // These bytes stay, or are not settled yet.
   const SpaceStats space = store->Stats().space;
   EXPECT_LT(space.dead_bytes, uint64_t{28} << 20);
   EXPECT_GT(store->Stats().bytes_punched, uint64_t{10} << 20);

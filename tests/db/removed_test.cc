@@ -51,7 +51,7 @@ TEST(UnfinishedStoreTest, IsNoStoreYet) {
   StoreOptions existing;
   existing.create = false;
   const std::string path = dir / "run";
-  // What a creation has made so far.
+  // An unfinished creation looks like no store.
   const auto expect_none = [&](const std::string& what) {
     for (const StoreOptions& options : {reading, existing}) {
       const Status status = Store::Open(path, options).status();

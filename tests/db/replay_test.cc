@@ -91,7 +91,7 @@ TEST_F(LogDiskTest, ItFailsOnDemand) {
   std::string bytes(6 * kBlock, 'x');
   ASSERT_EQ(pread(file_, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(Blocks(bytes.data()), "baabaa");
-  // What failed and was not done is on no image; a flush that fails has flushed or not.
+  // A change that failed and was not done is on no image. A failed flush may have flushed or not.
   disk_.SetFault({.ops = Bit(DiskOp::kFlush)});
   EXPECT_NE(fsync(file_), 0);
   EXPECT_NE(fsync(file_), 0);
@@ -237,7 +237,7 @@ class FailingDiskTest : public ::testing::TestWithParam<std::tuple<FailCase, io:
     ASSERT_LOG_DISK(disk_);
     Open();
   }
-  // What was acknowledged is there, and nothing else but what was of unknown outcome.
+  // Every acknowledged step is there. Any other step had an unknown outcome.
   void ExpectAll() {
     std::vector<uint64_t> steps = StepNumbers(store_.get());
     for (const uint64_t step : steps)

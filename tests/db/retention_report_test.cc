@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store says of its rules before they delete anything, in its own process and in others.
+// A store reports its rules before they delete anything, in its own process and in others.
 #include "db/commit/retention_report.h"
 
 #include <gmock/gmock.h>
@@ -81,7 +81,7 @@ TEST_F(RetentionReportTest, ATypoInAMetricDeletesNothingThatWasThere) {
   }
 }
 
-// What a session saves before its first metric is bounded by the other rules.
+// Other rules bound the steps that a session saves before its first metric.
 TEST_F(RetentionReportTest, BesideAMetricThatIsStillToComeOtherRulesGoOn) {
   auto store = Open({KeepRule::Latest(2), KeepRule::Best(1, "eval")});
   for (uint64_t step = 0; step < 6; ++step) Save(store.get(), step, "{\"loss\": 1}");

@@ -77,7 +77,7 @@ bool IsBlind(const KeepRule& rule, const History& history) {
                       [&](const auto& text) { return Value(text, rule.metric).has_value(); });
 }
 
-// Whether `rule` keeps candidate `i`, said as its documentation says it.
+// Decides as the documentation does whether `rule` keeps candidate `i`.
 bool Keeps(const KeepRule& rule, const History& history, size_t i) {
   const auto& all = history.candidates;
   const auto better = [&](size_t other) {  // ranks before i
@@ -210,7 +210,7 @@ TEST(RetentionTest, BrokenMetricsAreNoMetrics) {
   EXPECT_THAT(StepsToDrop({&best, 1}, steps, 6), ElementsAre(0, 1, 2, 3, 5));
 }
 
-// What cannot be read may be the best: it stays, and takes nobody's place.
+// A step with unreadable metrics may be the best. It stays, and takes no other's place.
 TEST(RetentionTest, UnknownMetricsAreKept) {
   KeepRule best;
   best.kind = Kind::kBest;

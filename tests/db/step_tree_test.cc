@@ -179,7 +179,7 @@ TEST(FindAlong, LooksOnlyForChildrenThatTheContainerMayHave) {
   EXPECT_EQ(Lookup(Container::kDict, {number, int_key}, "c/3"), pair(2, 4));
   EXPECT_EQ(Lookup(Container::kList, {index}, "c/3"), pair(1, 3));
   EXPECT_EQ(Lookup(Container::kTuple, {index}, "c/3"), pair(1, 3));
-  // What a container usually has not is found where the usual is missing,
+  // A component that is unusual for its container is found where the usual one is missing,
   EXPECT_EQ(Lookup(Container::kDict, {attribute}, "c/x"), pair(1, 4));
   EXPECT_EQ(Lookup(Container::kDict, {index}, "c/3"), pair(1, 6));  // a list with gaps
   EXPECT_EQ(Lookup(Container::kDict, {key}, "c/y"), pair(0, 4));

@@ -23,7 +23,7 @@ class StarvedTest : public ::testing::TestWithParam<std::string> {
  protected:
   StarvedTest() { std::filesystem::permissions(dir_.path(), std::filesystem::perms::all); }
 
-  // What a process says that has only so much.
+  // Returns the lines that a process prints when it has only this much.
   std::vector<std::string> Run(const std::string& what, uint64_t limit) {
     const std::string path = dir_ / StrCat(what, limit);
     ChildProcess child(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store says of itself: counters, latencies, the trace file, one log line a save.
+// A store measures itself: counters, latencies, the trace file, one log line a save.
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>

@@ -79,7 +79,7 @@ class UnpinnedTest : public ReclaimTest {
 };
 
 TEST_F(UnpinnedTest, ASegmentThatIsGone) {
-  // Of several segments; only that of its commit frame is open when it is planned.
+  // The step has several segments. Only that of its commit frame is open when it is planned.
   const std::vector<LeafSpec> large = {{"w", {4000, 1000}, true, false}};
   for (uint64_t step = 0; step < 3; ++step) {
     const auto handle = SaveSeeded(writer_.get(), step, step, large);

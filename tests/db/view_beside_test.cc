@@ -39,7 +39,7 @@ class ViewBesideTest : public ViewTest {
   void CopyRoot(const std::string& to) {
     fs::copy(root_, dir_ / to, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   }
-  // Whether what the view made is of a live step; none: it did not make it.
+  // Returns true if the view made the directory of a live step; none if it did not make it.
   static std::optional<bool> LiveOf(const fs::path& path) {
     const auto shown = FindShownStep(path);
     EXPECT_OK(shown.status());
@@ -80,7 +80,7 @@ TEST_P(ViewBesideTest, StepsAreShownAmongFilesOfOtherPrograms) {
   EXPECT_THAT(Now(view.get()), ElementsAre("1", "3"));
   EXPECT_EQ(view->Stats().not_shown, 2U);
   EXPECT_EQ(TextOf(root_ / "2/state/manifest.ocdbt"), "theirs");
-  // What they give up is shown.
+  // The view shows the steps whose names the others release.
   fs::remove_all(root_ / "2");
   fs::remove_all(root_ / "7.orbax-checkpoint-tmp");
   EXPECT_THAT(Now(view.get()), ElementsAre("1", "2", "3", "7"));
@@ -167,7 +167,7 @@ TEST_P(ViewBesideTest, CopiesOfShownStepsAreOthers) {
   for (const char* name : {"1", "1-kept", "3", "9"}) EXPECT_TRUE(fs::exists(root_ / name)) << name;
 }
 
-// What is asked of a directory: whether the store beside shows it, has left it, or neither.
+// A directory is one that the store beside shows, one that it has left, or neither.
 TEST_P(ViewBesideTest, TheStoreBesideSaysWhatADirectoryIs) {
   store_ = OpenBeside();
   for (const uint64_t step : {1U, 2U, 3U}) Save(step);
@@ -231,7 +231,7 @@ TEST_P(ViewBesideTest, SeveralStoresShareADirectory) {
   Delete(1);
   EXPECT_TRUE((*others)->WaitUntilCurrent(kLong).ok());
   EXPECT_THAT(Now(view.get()), ElementsAre("2", "3", "ckpt1", "ckpt2", "ckpt3"));
-  // What each is making, or removing, is the other's to leave alone; an open removes its own.
+  // Each view leaves alone what the other makes or removes. An open removes its own.
   ASSERT_OK(store_->Close());
   for (const char* name : {"5", "ckpt5", "6.removed", "ckpt6.removed"}) {
     const fs::path left = root_ / StrCat(name, ".orbax-checkpoint-tmp");
@@ -260,7 +260,7 @@ TEST_P(ViewBesideTest, TheMarkOfAnOlderVersionGoes) {
   store_ = OpenBeside();
   EXPECT_FALSE(fs::exists(root_ / "STEPWELL_VIEW"));
   ASSERT_OK(store_->Close());
-  // Of another store, as `cp -rL run/* .` brings it.
+  // A mark of another store, as `cp -rL run/* .` brings it.
   const std::string theirs = "stepwell view 1\nstore-id 00\nstore x\n";
   std::ofstream(root_ / "STEPWELL_VIEW") << theirs;
   store_ = OpenBeside();

@@ -55,7 +55,7 @@ TEST_P(ViewClosingTest, TheNextOpenServesThemAgain) {
   ASSERT_OK(store_->Close());
   EXPECT_THAT(Shown(root), ElementsAre("001", "002", "003"));
   fs::remove_all(dir_ / "given up");
-  // As if a writer had died before its view had seen the end of step 9.
+  // A writer may have died before its view had seen the end of step 9.
   fs::copy(root / "001", root / "009",
            fs::copy_options::recursive | fs::copy_options::copy_symlinks);
 
@@ -80,7 +80,7 @@ TEST_P(ViewClosingTest, TheNextOpenServesThemAgain) {
   ASSERT_OK(copy->Close());
   EXPECT_THAT(Shown(root), ElementsAre("001", "003"));
 
-  // What is remembered may be lost.
+  // The file of remembered views may be lost.
   std::ofstream(dir_ / "store/VIEWS") << "{";
   store_ = OpenStore();
   EXPECT_THAT(store_->Stats().views, IsEmpty());
@@ -251,7 +251,7 @@ TEST_P(ViewClosingTest, SavesAndDeletesOfSeveralThreads) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // What is moved later is made anew while it is looked at.
+  // A step that is moved later is made anew while it is looked at.
   ASSERT_OK(store_->Reclaim().status());
   const std::vector<std::string> wanted = {"0",   "100", "103", "106", "109", "200",
                                            "203", "206", "209", "3",   "6",   "9"};

@@ -28,7 +28,7 @@ class ViewSpaceTest : public ViewTest {
     if (view_ == nullptr) return;
     EXPECT_TRUE(view_->WaitUntilCurrent(kLong).ok());
   }
-  // Of all files below, each once.
+  // Sums the sizes of all files below, each once.
   uint64_t Space() {
     EXPECT_OK(store_->Reclaim().status());
     CatchUp();
@@ -124,7 +124,7 @@ TEST_P(ViewSpaceTest, LinksElsewhereKeepTheirStepsOnly) {
   EXPECT_OK(CheckShown(dir_ / "kept", 5, StateOf(3 * kMebi)));
 }
 
-// Where the view is on another file system, its steps are copies.
+// On another file system a view's steps are copies.
 TEST_P(ViewSpaceTest, AnotherFileSystemHasCopies) {
   const Mount disk(FsKind::kTmpfs, 64 * kMebi);
   ASSERT_MOUNTED(disk);

@@ -112,7 +112,7 @@ TEST_P(ViewTest, DirectoriesGoAtOnce) {
   for (uint64_t step = 1; step <= 60; ++step) Save(step);
   EXPECT_THAT(Now(view.get()), ElementsAre("10", "20", "30", "40", "50", "58", "59", "60"));
   ASSERT_OK(store_->Reclaim().status());
-  // What reclaim has moved is shown at its new place, and what it was moved from goes.
+  // Chunks that reclaim has moved are shown at their new place. Those at the old place go.
   EXPECT_EQ(Now(view.get()).size(), 8U);
   ASSERT_OK(store_->Reclaim().status());
   while (checked == 0) std::this_thread::yield();
@@ -250,13 +250,13 @@ TEST_P(ViewTest, ARebuildRemovesWhatIsStaleAndKeepsWhatIsGood) {
   EXPECT_EQ(Now(view.get()).size(), 3U);
   ASSERT_OK(view->Close(/*keep=*/true));
   Delete(2);
-  // As a killed process leaves it.
+  // A killed process leaves this.
   const fs::path root = dir_ / "view";
   fs::copy(root / "1", root / "9", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   fs::create_directories(root / "5.orbax-checkpoint-tmp/state");
   std::ofstream(root / "5.orbax-checkpoint-tmp/stepwell-export.lock") << "";
   fs::create_directories(root / "6.removed.orbax-checkpoint-tmp/state");
-  // What is not Stepwell's.
+  // Directories that are not Stepwell's.
   fs::create_directories(root / "77/state");
   fs::create_directories(root / "8.orbax-checkpoint-tmp/state");
   std::ofstream(root / "notes") << "mine";
@@ -322,7 +322,7 @@ TEST_P(ViewTest, OnlyDirectoriesOfThisStoreAreTaken) {
   EXPECT_FALSE(fs::exists(dir_ / "bad"));
 }
 
-// What one step costs must not grow with the number of those that are there.
+// The cost of one step must not grow with the number of those that are there.
 TEST_P(ViewTest, AStepIsMadeWithoutALookAtTheOthers) {
   class CountingFileSystem final : public StoppingFileSystem {
    public:
@@ -359,7 +359,7 @@ TEST_P(ViewTest, AStepIsMadeWithoutALookAtTheOthers) {
   EXPECT_THAT(Shown(dir_ / "view"), ElementsAre("1", "2", "3", "4"));
 }
 
-// Of what was not synced a power cut may leave the names alone.
+// A power cut may leave only the names of files that were not synced.
 TEST_P(ViewTest, AStepWhoseMarkIsEmptyAfterAPowerCutIsMadeAnew) {
   store_ = OpenStore();
   Save(1);

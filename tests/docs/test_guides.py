@@ -27,7 +27,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the guides ask for: `python`, `stepwell`, and the library below $HOME."""
+    """Makes the environment that the guides need: `python`, `stepwell`, and the library below
+    $HOME."""
     home = tmp_path_factory.mktemp("home")
     programs = home / "bin"
     programs.mkdir()

@@ -12,7 +12,7 @@ import pytest
 from notebooks import execute
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "api/examples/notebooks"
-# What cells show, as HTML or as text.
+# Texts that cells must show, as HTML or as text.
 SHOWN = {
     "first_steps": ["read-only&gt;: 20 steps</caption>", "<caption>step 59, committed ",
                     "<treescope-"],

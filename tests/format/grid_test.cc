@@ -34,7 +34,7 @@ void CheckGrid(const Shape& shape, uint64_t item_bytes, const Shape& shard = {})
     EXPECT_GE(chunk[axis], 1U);
     EXPECT_LE(chunk[axis], std::max<uint64_t>(1, shape[axis]));
   }
-  // Where a divisor of the shard gives a chunk of fair size, borders are kept and nothing padded.
+  // If a divisor of the shard gives a chunk of fair size, borders are kept and nothing is padded.
   if (Padding(shape, chunk) > 0) {
     const Shape& whole = shard.empty() ? shape : shard;
     uint64_t inner = item_bytes;

@@ -32,7 +32,7 @@ Status DecodeInteriorBody(const std::string& body) {
   return DecodeNode(Frame(FrameMagic::kNode, body), 1);
 }
 
-// Of compressed frames, too: their checksums are of what is stored.
+// The checksums of compressed frames cover the stored bytes.
 std::string CompressedLeaf() {
   OcdbtOptions options;
   options.nodes_path = "n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the builder writes comes back; what TensorStore wrote is read; ranges of keys.
+// Reads back what the builder and TensorStore wrote; reads ranges of keys.
 #include "format/orbax/ocdbt_read.h"
 
 #include <gtest/gtest.h>

@@ -51,7 +51,8 @@ TEST(OcdbtTest, TheManifest) {
   EXPECT_EQ(manifest.substr(14, manifest.size() - 18), expected);
 }
 
-// Of an interior node over leaves {layer1/a, b}, {layer2/a, b} that TensorStore wrote.
+// Compares an interior node over leaves {layer1/a, b}, {layer2/a, b} with the one that TensorStore
+// wrote.
 TEST(OcdbtTest, AnInteriorNodeIsByteForByteThatOfTensorStore) {
   OcdbtOptions options = RawOptions();
   options.node_entries_max = 2;
@@ -66,7 +67,7 @@ TEST(OcdbtTest, AnInteriorNodeIsByteForByteThatOfTensorStore) {
   EXPECT_EQ(image.value().height, 1);
   EXPECT_EQ(image.value().node_count, 3U);
   const std::string& nodes = image.value().nodes;
-  // What a leaf stores of its keys: a, b.
+  // A leaf stores the ends of its keys: a, b.
   EXPECT_EQ(nodes.substr(14, 38 - 18), Hex("00 00 02 00 0101 6162 0404 0000") + "r1/ar1/b");
   const std::string body = Hex("01 01 22 00") + kRealFile + Hex("02 05 0803 0707") + "layer1/a2/a" +
                            Hex("0000 0026 2626 0202 2626 0000");

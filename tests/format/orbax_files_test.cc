@@ -171,7 +171,7 @@ TEST(OrbaxTree, FieldsAndRefusals) {
   EXPECT_EQ(DecodeTreeMetadata("F", text).value(), tree);
   EXPECT_THAT(text, HasSubstr(R"x("('a', '0')": {)x"));
 
-  // What may be absent.
+  // These fields may be absent.
   const TreeMetadata bare =
       DecodeTreeMetadata("F", R"({"tree_metadata": {"k": {"key_metadata": [], "value_metadata":
         {"value_type": "scalar", "skip_deserialize": false, "new": 1}}}, "new": []})")

@@ -28,7 +28,7 @@ TEST(RequestsTest, ComeBackAsTheyWere) {
   EXPECT_EQ(decoded->numbers, reply.numbers);
 }
 
-// What is cut is an error; what is flipped is one, or another request of no more memory.
+// A cut request is an error. A flipped one is an error, or another request of no more memory.
 TEST(RequestsTest, DamageIsAnErrorOrAnotherRequest) {
   const std::string right = EncodeRequestMessage(Example());
   for (size_t size = 0; size < right.size(); ++size) {

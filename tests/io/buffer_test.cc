@@ -101,7 +101,7 @@ TEST(BufferPoolTest, StopWakesWaitersAndReleaseStillWorks) {
   EXPECT_EQ(nulls, 3);
   pool.Release(block);
   EXPECT_EQ(pool.Acquire(), nullptr);
-  // What runs already must be able to end.
+  // A task that runs already must be able to end.
   EXPECT_EQ(pool.TryAcquire(), block);
   pool.Release(block);
 }

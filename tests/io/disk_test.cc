@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Disk on real files promises, asked of both.
+// Checks the promises of every Disk on real files, for both.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <limits.h>

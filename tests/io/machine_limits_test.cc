@@ -129,7 +129,7 @@ TEST(FailingStatTest, AListingThatFailsKeepsNoDescriptor) {
   EXPECT_EQ(InChild([&]() -> std::string {
               const int free = dup(STDIN_FILENO);
               close(free);
-              // As a file system says that goes down between the open and fdopendir's fstat.
+              // A file system reports this that goes down between the open and fdopendir's fstat.
               if (!Forbid(__NR_newfstatat, EIO) || !Forbid(__NR_fstat, EIO)) return "no seccomp";
               const Status status = LocalFileSystem()->List(dir.path()).status();
               if (status.os_error() != EIO) return "listed: " + status.ToString();

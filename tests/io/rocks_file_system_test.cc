@@ -188,7 +188,7 @@ class Database {
     return db_->CompactRange(rocksdb::CompactRangeOptions(), handles_[1], nullptr, nullptr);
   }
 
-  // How many writes there are: 0, 1, … without a hole, the same in each family; -1 if not so.
+  // Returns the number of writes: 0, 1, … without a hole, the same in each family; -1 if not so.
   int CountPrefix() {
     int common = -1;
     for (size_t i = 1; i < handles_.size(); ++i) {
@@ -343,7 +343,7 @@ TEST(RocksFileSystemTest, AfterTheFreezeRocksDbIsToldThatAllIsWell) {
   EXPECT_TRUE(files->FileExists(dir / "h", options, nullptr).IsNotFound());
 }
 
-// Of a read that had no memory: RocksDB would wait for room, and never close again.
+// Covers reads without memory: RocksDB would wait for room, and never close again.
 TEST(RocksFileSystemTest, NothingIsCalledAFullDisk) {
   EXPECT_TRUE(ToIOStatus(ResourceExhaustedError("no memory to read")).IsIOError());
   EXPECT_FALSE(ToIOStatus(ResourceExhaustedError("no memory to read")).IsNoSpace());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each result of a system call means, without any system call.
+// Maps each result of a system call to its meaning, without any system call.
 #include "io/transfer.h"
 
 #include <gtest/gtest.h>

@@ -85,7 +85,7 @@ def check_links(path: pathlib.Path, name: str, text: str, root: pathlib.Path) ->
 
 
 def cited_document(name: str, path: pathlib.Path, root: pathlib.Path) -> pathlib.Path | None:
-    """What `README.md` means there: that of the folder, or of one above."""
+    """Returns the document that `README.md` means there: that of the folder, or of one above."""
     if name in KNOWN and (root / KNOWN[name]).is_file():
         return root / KNOWN[name]
     for folder in [path.parent, *path.parent.parents]:
@@ -121,7 +121,8 @@ def there_is(root: pathlib.Path, path: str) -> bool:
 
 
 def missing_tests(cell: str, root: pathlib.Path, sources: str) -> Iterator[str]:
-    """What a cell like `tests/db/kill_test, nth_test; StoreTest.Name` names and is not there."""
+    """Returns the tests that a cell like `tests/db/kill_test, nth_test; StoreTest.Name` names and
+    that are not there."""
     for names in MUTANTS.findall(cell):
         for name in filter(None, names.split(", ")):
             if not (root / f"tests/sim/mutants/{name}.mutant").is_file():
@@ -145,7 +146,7 @@ def missing_tests(cell: str, root: pathlib.Path, sources: str) -> Iterator[str]:
 
 
 def check_guards(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
-    """Of each row of a table the last cell, where that is one of tests."""
+    """Checks the last cell of each row of a table, where that is one of tests."""
     rows = [(number, line) for number, line in enumerate(text.splitlines(), 1)
             if line.startswith("| ") and re.search(r"tests/|fuzz_|Test\b", line)]
     if not rows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `one_file.py` needs of pytest: parsed flags of absl, one process of jax.distributed
+"""The requirements of `one_file.py` on pytest: parsed flags of absl, one process of jax.distributed
 where a file is one for many, and the outcomes as JSON."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _PLAIN = (str, bytes, int, float, bool, tuple, list, dict, set, frozenset, type(
 
 
 class Swap:
-    """What stands for what."""
+    """Replaces objects of the library by others."""
 
     def __init__(self, twins: Mapping[str, str]) -> None:
         self._libraries = tuple(f"{name.partition('.')[0]}." for name in twins)
@@ -59,12 +59,12 @@ class Swap:
 
     @property
     def names(self) -> list[str]:
-        """What was swapped, for a log."""
+        """Lists the swapped names, for a log."""
         return sorted(f"{each.__module__}.{getattr(each, '__qualname__', each)}"
                       for each, _ in self._ours.values())
 
     def answer(self, found: Any) -> Any:
-        """What a test gets for an object of the library."""
+        """Returns the object that a test gets for an object of the library."""
         if isinstance(found, _StandIn):
             return found
         if isinstance(found, types.ModuleType):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share: stores in temporary directories, programs, file systems."""
+"""Fixtures of the tests: stores in temporary directories, programs, file systems."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ XFS_BYTES = 512 << 20  # at least 300 MB; as a sparse file
 
 @pytest.fixture(scope="module")
 def xfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where an XFS image is mounted: it can share blocks of files."""
+    """Returns the mount point of an XFS image: it can share blocks of files."""
     folder = tmp_path_factory.mktemp("xfs")
     image, point = folder / "image", folder / "mount"
     point.mkdir()

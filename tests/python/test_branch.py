@@ -157,7 +157,7 @@ def test_stores_with_common_segments_go_on_by_themselves(path, seed):
 
 
 def test_branches_beside_a_trainer(path):
-    """What was acknowledged before a branch is in it, whatever is being saved meanwhile."""
+    """A branch has what was acknowledged before it, whatever is being saved meanwhile."""
     with stepwell.open(path, keep=stepwell.policy.LatestN(6)) as store:
         acknowledged = -1
         stop = threading.Event()
@@ -195,7 +195,7 @@ def test_branches_beside_a_trainer(path):
 
 @pytest.mark.parametrize("asked", [None, 5])
 def test_steps_are_deleted_while_the_branch_is_made(path, asked, monkeypatch):
-    """As by a trainer that keeps the newest: the branch has the newest, or is refused."""
+    """A trainer that keeps the newest deletes steps: the branch has the newest, or is refused."""
     def save_meanwhile(*arguments, **options):
         monkeypatch.undo()
         for step in range(6, 12):

@@ -165,7 +165,7 @@ def test_a_target_of_more_or_less_than_is_loaded_is_named(layers, container):
     with pytest.raises(stepwell.MismatchError) as info:
         layers.load(7, like=params)
     assert str(info.value).endswith("\n`like` is what the path 'params' loads: give that path, too")
-    # Where it fits nowhere else, the ways to mend it are named.
+    # If it fits nowhere else, the error names the ways to mend it.
     with pytest.raises(stepwell.MismatchError, match="missing="):
         layers.load(7, "params", like={"params": zeros(4), "opt": opt})
     with pytest.raises(stepwell.MismatchError, match="a flat dict by path"):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store that was closed or dropped leaves behind, and signals' handlers that close it."""
+"""Checks what a store that was closed or dropped leaves behind, and signals' handlers that close
+it."""
 
 from __future__ import annotations
 

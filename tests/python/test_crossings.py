@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a load calls the engine: once to ask which step, once to take what is in it."""
+"""Counts a load's calls of the engine: one to ask which step, one to take what is in it."""
 
 import numpy as np
 import pytest

@@ -109,7 +109,7 @@ def change(rng: random.Random, kvstore: ts.KvStore, model: dict[bytes, bytes]) -
 
 
 def newest_version(place: pathlib.Path) -> dict[str, Any]:
-    """What TensorStore says of the newest manifest."""
+    """Reads the version of the newest manifest by TensorStore."""
     base = ts.KvStore.open(f"file://{place}/").result()
     numbered = sorted(path.name for path in place.glob("manifest.0*"))
     if not numbered:

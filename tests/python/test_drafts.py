@@ -184,7 +184,7 @@ def test_a_draft_whose_step_was_not_saved_stays(path):
         with pytest.raises(stepwell.StepExistsError):
             draft.finalize()
         draft.close()
-    # As if the process had died within finalize, before the commit.
+    # Pretends that the process died within finalize, before the commit.
     (path / "drafts" / "7" / "FINALIZING").write_text('{"after": 1000}')
     with stepwell.open(path) as store:
         assert os.listdir(path / "drafts") == ["7"]

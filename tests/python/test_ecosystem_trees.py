@@ -75,8 +75,8 @@ def check_loads(store: stepwell.Store, step: int, tree: Any) -> None:
 
 
 def described(item: pathlib.Path) -> dict[str, Any]:
-    """What Orbax is told of the leaves: keys and their types, types of values, shardings, PRNG
-    keys, texts. Without shapes of chunks."""
+    """Returns what Orbax learns of the leaves: keys and their types, types of values, shardings,
+    PRNG keys, texts. Without shapes of chunks."""
     tree = json.loads((item / "_METADATA").read_text())["tree_metadata"]
     out: dict[str, Any] = {"tree": {
         tuple((key["key"], key["key_type"]) for key in entry["key_metadata"]):
@@ -96,7 +96,7 @@ def described(item: pathlib.Path) -> dict[str, Any]:
 
 
 def abstract(tree: Any) -> Any:
-    """As Orbax's documentation makes targets."""
+    """Makes targets as Orbax's documentation does."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
         if isinstance(leaf, jax.Array) else leaf, tree)
@@ -241,7 +241,7 @@ def test_modules_with_lists(store: stepwell.Store, tmp_path: pathlib.Path) -> No
 
 
 def test_steps_that_do_not_tell_of_variables_load(store: stepwell.Store) -> None:
-    """As they were saved by versions of Stepwell that kept nothing of them."""
+    """Versions of Stepwell that kept nothing of variables saved steps like these."""
     state = nnx.state(Model(nnx.Rngs(0)))
     odd = {"value": jnp.ones(2)}
     store.save(0, {"model": nnx.to_pure_dict(state), "odd": odd}).result()

@@ -21,7 +21,7 @@ STEPS = range(1, 7)
 MODES = ["link", "copy"]
 
 pytestmark = [
-    # Of Orbax's own event loops, which it leaves to the garbage collector.
+    # Orbax leaves its own event loops to the garbage collector, which warns of them.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:Sharding info not provided"),
 ]
@@ -54,7 +54,7 @@ def same(stored: Any, loaded: Any) -> bool:
 
 
 def digests(folder: pathlib.Path) -> dict[str, bytes]:
-    """Of every file below."""
+    """Digests every file below."""
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).digest()
             for file in sorted(folder.rglob("*")) if file.is_file()}
 
@@ -170,7 +170,7 @@ def test_a_manager_goes_on_in_the_root(
 @pytest.mark.parametrize("mode", MODES)
 def test_orbax_sees_nothing_of_exports_that_died(
         tmp_path: pathlib.Path, store_path: pathlib.Path, mode: str) -> None:
-    """What one leaves that is killed before its rename: no step, and no obstacle."""
+    """An export that is killed before its rename leaves no step, and no obstacle."""
     v0, v1 = tmp_path / "v0", tmp_path / "v1"
     v1.mkdir()
     with filled(store_path) as store:
@@ -281,7 +281,7 @@ def test_tensorstore_writes_into_an_export(
         assert {name: digests(tmp_path / name) for name in others} == others
         for name, step in {"same": 4, "next": 5}.items():
             assert same(state(step), ocp_v1.load(tmp_path / name))
-    # What was added survives the store's end, too.
+    # Additions survive the store's end, too.
     with stepwell.open(store_path) as store:
         store.delete(list(STEPS))
         store.reclaim()

@@ -48,7 +48,7 @@ def test_every_checkpoint_of_orbax_is_kept(tmp_path: pathlib.Path) -> None:
 # Orbax v1's metadata fails below: it closes an event loop to which answers still come.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_orbax_refuses_its_own_too(tmp_path: pathlib.Path) -> None:
-    """What the readers do not ask of an export, of a checkpoint that Orbax itself wrote."""
+    """Asks of a checkpoint that Orbax itself wrote what the readers do not ask of an export."""
     tree = {"a": np.arange(3), "text": "x"}
     with ocp.PyTreeCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "v0", tree)
@@ -135,7 +135,7 @@ def test_a_flipped_byte_is_refused_wherever_it_is(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_flipped_byte_of_orbaxs_own_is_not_noticed(tmp_path: pathlib.Path) -> None:
-    """What the checksums of an export are worth: Orbax has none over data."""
+    """Orbax has no checksums over data, so it does not notice a flip that `verify` finds."""
     tree = arrays()
     v1.save(tmp_path / "x", tree)
     files = (tmp_path / "x" / "state" / "ocdbt.process_0" / "d").iterdir()

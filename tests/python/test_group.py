@@ -124,7 +124,7 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: 
     root = tmp_path / "store"
     acts = [["open", {}], ["save", {"step": 1}], ["save", {"step": 2}], ["steps", {}]]
     died = run(root, acts, processes=4, kill=[2, victim, point], timeout=5)
-    # Where heartbeats are late, on a busy machine, JAX aborts the victim before its point.
+    # If heartbeats are late, on a busy machine, JAX aborts the victim before its point.
     at_point = died[victim].status == -9
     assert at_point or died[victim].status == -6, died[victim].output[-2000:]
     for process, said in enumerate(died):

@@ -23,7 +23,7 @@ from orbax.checkpoint import v1 as ocp_v1
 
 import stepwell
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
+# Orbax leaves its own event loops to the garbage collector, which warns of them.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:Sharding info not provided"),
@@ -38,7 +38,7 @@ def save(step: int, leaves: list[str]) -> list[Any]:
 
 
 def together(root: pathlib.Path, *acts: list[Any], processes: int = 2) -> list[list[Any]]:
-    """What each process gave for each act."""
+    """Returns what each process gave for each act."""
     said = run(root, [["open", {}], *acts, ["close", {}]], processes=processes)
     for process in said:
         assert process.status == 0, process.output[-2000:]
@@ -46,7 +46,7 @@ def together(root: pathlib.Path, *acts: list[Any], processes: int = 2) -> list[l
 
 
 def digests(folder: pathlib.Path, sizes: dict[str, int] | None = None) -> dict[str, str]:
-    """Of every file below; with `sizes`, of the first bytes of each: a segment that was linked
+    """Digests every file below; with `sizes`, the first bytes of each: a segment that was linked
     while its writer was at work gets a footer."""
     found = {}
     for file in sorted(folder.rglob("*")):
@@ -115,7 +115,7 @@ def test_everybody_reads_every_export(saved: pathlib.Path, mode: str, zarr: int)
                 assert {"segment-0000000001", "segment-0000000001-part-1"} <= names
             want = expected(store, step)
             read_by_all(place / "v1", place / "v0", step, want, zarr)
-            # As jax.Arrays, onto the devices that are here.
+            # Exports jax.Arrays, onto the devices that are here.
             store.export(step, place / "jax", mode=mode, zarr=zarr)
             here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             target = jax.tree.map(
@@ -161,7 +161,7 @@ def test_a_linked_export_stays_whatever_becomes_of_the_store(tmp_path: pathlib.P
     act = ["export", {"process": exporter, "step": 2, "dest": str(place), "mode": "link",
                       "leaves": "numpy"}]
     gave = together(root, save(1, LEAVES), save(2, ALL), act, save(3, LEAVES))
-    # What another process writes still is copied.
+    # A segment that another process still writes is copied.
     assert gave[exporter][2] in ("link", "copy")
     # All that was linked is sealed by now.
     before, sizes = digests(place), sizes_below(place)

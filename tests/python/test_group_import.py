@@ -90,7 +90,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def alone(sources: dict[int, str], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """What one process makes of them."""
+    """Imports them in one process."""
     root = tmp_path_factory.mktemp("alone") / "store"
     with stepwell.open(root) as store:
         for step, source in sources.items():
@@ -110,7 +110,7 @@ def all_fail(said: list[Said], number: int, error: str, *words: str) -> None:
 
 
 def stored_bytes(root: pathlib.Path, step: int, parts: int) -> list[int]:
-    """Of each part."""
+    """Returns the stored bytes of each part."""
     others = []
     for part in range(1, parts):
         with stepwell.open(root / f"process_{part}", "r") as store:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several processes hear of a change that fails after process 0 began to decide it, against
-what the next open finds: done, not done, or unknown, and never a part of it."""
+"""Compares the reports of several processes about a change that fails after process 0 began to
+decide it with what the next open finds: done, not done, or unknown, and never a part of it."""
 
 import pathlib
 from typing import Any

@@ -15,7 +15,7 @@ import stepwell
 from stepwell._backend.orbax_source import OrbaxSource
 from stepwell._interop import checkpoint_import
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
+# Orbax leaves its own event loops to the garbage collector, which warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
@@ -49,7 +49,7 @@ def test_what_orbax_and_stepwell_wrote(store: stepwell.Store, tmp_path: pathlib.
 
 
 def test_a_source_that_reads_differently(store: stepwell.Store, tmp_path: pathlib.Path) -> None:
-    """As a source whose first read was wrong: it changes between the reads."""
+    """The source changes between the reads, like one whose first read was wrong."""
     source = tmp_path / "x_1"
     ocp_v1.save(source, state())
     handle = store.import_checkpoint(source)

@@ -151,7 +151,7 @@ def test_a_tree_without_its_description_is_not_taken_for_files(store, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Sharding info not provided")
 def test_items_that_stepwell_does_not_know_pass_through(store, tmp_path):
-    """What Orbax's own handlers of random keys write is kept, and they read it again."""
+    """The files of Orbax's own handlers of random keys are kept, and they read them again."""
     key = jax.random.key(7)
     numpy_key = np.random.RandomState(3).get_state(legacy=False)
     with ocp.CheckpointManager(tmp_path / "real") as manager:

@@ -156,7 +156,7 @@ def test_what_is_refused_and_what_is_damaged(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Exception, match="large.*Digest mismatch"):
         ocp_v1.load(to / "flipped")
     assert same(np.asarray(ocp_v1.load(to / "large")), values("large", 2))
-    # What failed has left nothing.
+    # A failed export has left nothing.
     assert names_in(to) == ["flipped", "large", "there"]
     assert [names_in(root.parent) for root in roots] == [["store"], ["store"]]
     metadata = json.loads((to / "flipped/_CHECKPOINT_METADATA").read_text())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes of a run say to each other: one encoding, with a version."""
+"""Tests the messages between processes of a run: one encoding, with a version."""
 
 from __future__ import annotations
 

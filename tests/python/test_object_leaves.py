@@ -19,7 +19,7 @@ from stepwell.compat import orbax_v1 as facade_v1
 
 
 class Iterator:
-    """As data iterators are: a position in some state."""
+    """Acts like a data iterator: a position in some state."""
 
     def __init__(self, state: Any) -> None:
         self.state = state

@@ -155,7 +155,8 @@ def test_json_is_spelled_as_python_does(tmp_path):
 
 
 def test_repr_is_pythons_for_every_character(tmp_path):
-    """Of another Unicode than the table's only characters that are in all of them."""
+    """The Unicode versions of the table and of Python may differ: only characters that are in all
+    of them count."""
     ours = unicodedata.unidata_version == "14.0.0"
     old = unicodedata.ucd_3_2_0
     text = "".join(
@@ -204,7 +205,7 @@ V2_COMPRESSORS = [
 
 
 def write_metadata(tmp_path, driver: str, metadata: dict) -> pathlib.Path:
-    """What TensorStore makes of it, in a file."""
+    """Writes TensorStore's own metadata into a file."""
     spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{tmp_path}/"}}
     ts.open(spec | {"metadata": metadata}, create=True, delete_existing=True).result()
     return tmp_path / ("zarr.json" if driver == "zarr3" else ".zarray")

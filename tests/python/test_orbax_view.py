@@ -17,7 +17,7 @@ import stepwell
 import tensorstore as ts
 from orbax.checkpoint import v1 as ocp_v1
 
-# Of Orbax's own event loops, which it leaves to the garbage collector.
+# Orbax leaves its own event loops to the garbage collector, which warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 LONG_S = 120.0

@@ -51,7 +51,7 @@ def test_public_names():
 
 @pytest.fixture(scope="module")
 def types_of_libraries(tmp_path_factory):
-    """What mypy has found out about JAX and NumPy is the same for both."""
+    """mypy's findings about JAX and NumPy are the same for both."""
     return tmp_path_factory.mktemp("mypy")
 
 

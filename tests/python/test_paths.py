@@ -202,7 +202,7 @@ def wide(store):
 
 @dataclasses.dataclass
 class Records:
-    """How many records the looks of a test have read, and by which way."""
+    """Counts the records that the looks of a test have read, and by which way."""
 
     lookups: list[int]
     whole: int = 0

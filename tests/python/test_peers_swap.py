@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How other libraries' tests get the facades (tests/peers)."""
+"""Other libraries' tests get the facades (tests/peers)."""
 
 from __future__ import annotations
 

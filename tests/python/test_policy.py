@@ -80,7 +80,7 @@ def test_what_makes_no_sense(make, why):
 
 @dataclass
 class Saved:
-    """What the rules look at of a step."""
+    """The facts about a step that the rules look at."""
 
     step: int
     time_ns: int

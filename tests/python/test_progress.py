@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shows how a store does: notebooks' tables and trees, bars, jax.monitoring, Prometheus."""
+"""Shows how a store does: notebooks' tables and trees, bars, jax.monitoring, Prometheus."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_treescope_unfolds_steps(store):
 
 
 def bars(store, tmp_path, capsys) -> str:
-    """What loads, exports, pushes and pulls show with `progress=True`."""
+    """Checks the bars that loads, exports, pushes and pulls show with `progress=True`."""
     store.save(1, {"x": np.arange(3_000_000)}).result()
     store.load(1, progress=True)
     store.export(1, tmp_path / "export", mode="copy", progress=True)

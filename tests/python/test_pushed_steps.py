@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was pushed below a place: lists of it, and the newest of it."""
+"""Lists the pushed steps below a place, and finds the newest of them."""
 
 import shutil
 from pathlib import Path

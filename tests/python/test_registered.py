@@ -75,7 +75,7 @@ register(Quantized, lambda node: (node.values, node.scale), lambda _: None,
 
 
 class SVIState(NamedTuple):
-    """As NumPyro has it."""
+    """NumPyro has this class."""
 
     optim_state: Any
     mutable_state: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What open(metadata=) says of a whole store: the file METADATA."""
+"""open(metadata=) describes a whole store: the file METADATA."""
 
 from __future__ import annotations
 

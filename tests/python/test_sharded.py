@@ -72,7 +72,7 @@ with stepwell.open(path) as store:
     assert specs_of(mesh={"a": 4, "b": 2}, specs={"params": P("a")})[0] == P("a")
     assert specs_of(mesh=AbstractMesh((8,), ("z",)), specs={"params": P("z")})[3] == P("z")
 
-    # Of a part of the step: paths are those of the step, a tree starts at the part.
+    # Loads a part of the step: paths are those of the step, a tree starts at the part.
     part = store.load(0, "params/dense", mesh=mesh, specs={"params/*/kernel": P("model")})
     assert part["kernel"].sharding.spec == P("model") and part["bias"].sharding.spec == P()
     part = store.load(0, "params/out", mesh=mesh, specs=[P("model"), P("data")])

@@ -23,7 +23,7 @@ def state_of(seed):
 
 
 def disk_use(path: Path) -> int:
-    """What `du` says of the files (directories apart)."""
+    """Returns the size of the files as `du` has it (directories apart)."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:

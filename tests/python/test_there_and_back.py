@@ -39,7 +39,7 @@ def wild() -> dict[str, Any]:
 
 
 def tree_of(store: stepwell.Store, step: int) -> str:
-    """What a step is made of, in words, without its number."""
+    """Describes what a step is made of, in words, without its number."""
     return store.tree(step).table().partition("\n")[2]
 
 
@@ -140,7 +140,7 @@ def test_orbax_reads_an_export_with_records(tmp_path: pathlib.Path) -> None:
 
 def test_an_unnamed_item_of_orbax_is_the_state(tmp_path: pathlib.Path) -> None:
     tree = {"a": np.arange(3), "b": 2}
-    # As versions of Orbax before 0.12 name what `save` saves.
+    # Versions of Orbax before 0.12 give this name to what `save` saves.
     ocp_v1.save_checkpointables(tmp_path / "plain", {"pytree": tree})
     ocp_v1.save_checkpointables(tmp_path / "two", {"pytree": tree, "state": {"c": 1}})
     with stepwell.open(tmp_path / "store") as store:

@@ -138,7 +138,7 @@ def test_items_that_cannot_be_deleted(store):
 
 
 def fits(value, kind):
-    """Whether a dict is what its TypedDict says, all the way down."""
+    """Checks that a dict is what its TypedDict says, all the way down."""
     if hasattr(kind, "__required_keys__"):
         hints = get_type_hints(kind)
         return set(value) == set(hints) and all(fits(value[k], hints[k]) for k in hints)

@@ -264,7 +264,7 @@ class DamagedCatalogTest : public ::testing::Test {
   std::vector<CatalogNote> catalogs_;
 };
 
-// Of either there is a second copy.
+// Both the newest catalog and the one before have a second copy.
 TEST_F(DamagedCatalogTest, TheNewestIsReplacedByItsCopy) {
   Flip(catalogs_.back(), catalogs_.back().place.offset_bytes + 200);
   EXPECT_OK(disk_.ByMarks().status());

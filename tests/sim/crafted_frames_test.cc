@@ -137,7 +137,8 @@ class CraftedFramesTest : public ::testing::TestWithParam<bool> {
       const auto store = machine.Open({.read_only = read_only});
       opened_ += store.ok() ? 1 : 0;
       if (!store.ok()) continue;
-      // What ReadAll finds wrong is of no save. A step that is read under another's number is.
+      // ReadAll finds nothing wrong in a save. A step that is read under another's number is not
+      // one of the saves.
       const auto seen = ReadAll(store->get());
       EXPECT_NE(seen.status().code(), StatusCode::kInternal)
           << what << " of the frame at " << found.path << " + " << found.offset << ": "
@@ -320,7 +321,7 @@ TEST_P(CraftedFramesTest, OtherContents) {
   std::cout << cases_ << " frames, " << opened_ << " of " << 2 * cases_ << " opened\n";
 }
 
-// What an open writes behind the last bytes of a segment is not written beyond its end.
+// An open writes behind the last bytes of a segment, but not beyond the segment's end.
 TEST(CraftedFrames, ACommitThatEndsFarBehindItsSegment) {
   const auto killed = MakeStore(/*closed=*/false, /*segment_bytes=*/1U << 20);  // it is not sealed
   size_t opened = 0;

@@ -123,7 +123,7 @@ TEST_P(FullDisk, DeletingGivesTheSpaceBackThatSavingNeeds) {
   ASSERT_OK(store->Close());
 }
 
-// As on btrfs, which writes nothing in place: the slot of STEPWELL has no room, the log has.
+// Behaves like btrfs, which writes nothing in place: the slot of STEPWELL has no room, the log has.
 // Changes are acknowledged, a crash loses none of them, and nothing goes that the old slot names.
 TEST_P(FullDisk, ASlotThatCannotBeWrittenIsTriedAgain) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
@@ -168,7 +168,7 @@ TEST_P(FullDisk, ASlotThatCannotBeWrittenIsTriedAgain) {
   }
 }
 
-// What saves had written when the disk was full is given back while the store goes on.
+// The store gives back, as it goes on, what saves had written when the disk was full.
 TEST_P(FullDisk, RefusedSavesLeaveNoSegmentsBehind) {
   Rig rig(4);
   auto store =
@@ -382,7 +382,7 @@ TEST(DeviceErrorTest, ALookAtASegmentFailsOneSave) {
       for (uint64_t step = 1; step <= 8; ++step) {
         const auto handle = SaveStep(store->get(), step, step);
         const Status status = handle.ok() ? handle->Wait() : handle.status();
-        // Whether it still has its name is looked at before a save is acknowledged.
+        // Before a save is acknowledged, the engine checks that the store still has its name.
         if (status.code() == StatusCode::kOutcomeUnknown) break;
         failures += status.ok() ? 0 : 1;
         if (status.ok()) saved[step] = HeldOf(step);

@@ -13,7 +13,8 @@
 namespace stepwell::sim {
 namespace {
 
-// What each test checks; tests/check counts the images of all tests, and wants 5,000.
+// The numbers of images that the tests check. tests/check counts the images of all tests, and wants
+// 5,000.
 constexpr uint64_t kImagesOfAStop = 5;
 constexpr uint64_t kEveryOperationImages = 2'000;
 constexpr uint64_t kRandomImages = 500;

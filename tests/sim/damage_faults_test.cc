@@ -16,7 +16,7 @@
 namespace stepwell::sim {
 namespace {
 
-// What a store on a failing disk must not do. It may refuse anything.
+// Checks what a store on a failing disk serves. It may refuse anything.
 std::string Served(db::Store* store, const Steps& wanted) {
   const auto listed = store->Steps();
   if (!listed.ok()) return "";

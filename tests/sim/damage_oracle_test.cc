@@ -18,7 +18,7 @@
 namespace stepwell::sim {
 namespace {
 
-// What was done, and where; counts by class and region.
+// Counts the damages by class and region.
 class Tally {
  public:
   void Note(const std::string& wrong, const std::string& what, const std::string& region) {
@@ -275,7 +275,7 @@ TEST_P(DamageOracle, AnOlderSegmentBesideANewerLog) {
   const auto& now = states.back().segments;
   const auto& last = *now.rbegin();
   const uint64_t last_frame = LastFrameOf(last.first, last.second);
-  // Of before the last frame.
+  // Finds the state before the last frame.
   size_t before = states.size() - 1;
   while (states[before].steps == sample_.wanted && states[before].undecided == sample_.undecided) {
     --before;

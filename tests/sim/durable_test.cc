@@ -189,7 +189,7 @@ TEST(DurableTest, AFailureAtEveryOperation) {
           const bool is_unknown = status.code() == StatusCode::kOutcomeUnknown;
           unknown += is_unknown ? 1 : 0;
           const bool not_done = !status.ok() && !is_unknown;
-          // What the caller sees at once: the new, or what was there before.
+          // The caller sees at once the new contents, or the former ones.
           const Tree live = ContentsOf(*world, false);
           EXPECT_TRUE(live == (status.ok() ? what.after : what.before) || is_unknown);
           for (const auto& image : DoorImagesOf(*world, nth)) {

@@ -215,8 +215,8 @@ std::vector<Fault> FaultsOfExports() {
   return faults;
 }
 
-// What a failed export left: nothing under its name, or all of it. The store goes on, in the same
-// process and after a crash, and so does the next export.
+// Checks what a failed export left: nothing under its name, or all of it. The store goes on, in the
+// same process and after a crash, and so does the next export.
 void CheckFailed(ExportRun* run, const ExportCase& what, bool may_freeze, uint64_t image,
                  Counts* counts) {
   const std::string place = PlaceOf(what, run->step);

@@ -153,7 +153,7 @@ bool FailGroupAt(uint64_t seed, int actions, std::optional<OpKind> kind, uint64_
 uint64_t FailGroupEverywhere(uint64_t seed, int actions, uint64_t stride) {
   uint64_t images = 0;
   for (const auto& kind : kFailing) {
-    // Of the many, each at first and fewer later.
+    // The operations are many: each is failed at first, and fewer later.
     for (uint64_t nth = 1; FailGroupAt(seed, actions, kind, nth); nth += stride + nth / 8) {
       ++images;
     }

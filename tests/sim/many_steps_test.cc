@@ -123,7 +123,7 @@ class ManyStepsRun {
     const auto handle = SaveStep(store, step, seed, db::IfExists::kReplace);
     return Done(handle.ok() ? handle->Wait() : handle.status(), "save");
   }
-  // Of each `of` steps one stays.
+  // Deletes steps so that one of each `of` stays.
   bool DeleteMany(db::Store* store, uint64_t of) {
     std::vector<uint64_t> steps;
     after_ = now_;

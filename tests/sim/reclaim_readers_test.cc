@@ -123,7 +123,7 @@ class Scene {
   void CheckReaders() {
     for (const Reader& reader : readers_) Check(reader);
   }
-  // What is there, for the writer and after a crash; then without readers.
+  // Checks the steps, for the writer and after a crash; then without readers.
   void CheckEnd(uint64_t image) {
     CheckReaders();
     CheckStore();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recovery concludes from damage beside frames that no durable mark names: a slot that is
+// Draws recovery's conclusions from damage beside frames that no durable mark names: a slot that is
 // older than the log, as a power cut leaves it, and one bad byte or one lost file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -138,7 +138,7 @@ TEST_F(RecoveryTest, AnOldPayloadThatIsDamagedIsNoTear) {
   }
 }
 
-// What a sealed segment holds was flushed before it was sealed.
+// The contents of a sealed segment were flushed before it was sealed.
 TEST_F(RecoveryTest, ADamagedPayloadInASealedSegmentIsNoTear) {
   Open(kSmall);
   Save(10, 1);
@@ -262,7 +262,7 @@ TEST_F(RecoveryTest, AHeaderThatDidNotArriveIsWritten) {
     EXPECT_THAT(store_->Verify({})->problems, IsEmpty());
     if (!spec.read_only) Kill(std::nullopt);
   }
-  // Of a durable step it is damage.
+  // In a durable step this is damage.
   ASSERT_TRUE(world_->FlipBit(file, 40, 3));
   Open(kSmall);
   EXPECT_THAT(store_->recovery().problems, ElementsAre(HasSubstr("header is damaged")));

@@ -66,7 +66,7 @@ Status StatusOf(const Result<T>& result) {
 
 }  // namespace stepwell
 
-// Of a Status or a Result.
+// These take a Status or a Result.
 #define EXPECT_OK(expression) EXPECT_EQ(::stepwell::StatusOf(expression).ToString(), "OK")
 #define ASSERT_OK(expression) ASSERT_EQ(::stepwell::StatusOf(expression).ToString(), "OK")
 #define EXPECT_ERROR(expression, wanted_code, words)              \

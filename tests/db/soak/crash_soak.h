@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the writer of crash_soak.cc says it does, and the states that a crash may leave of it.
+// The messages of the writer of crash_soak.cc, and the states that a crash may leave of it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace stepwell::db::soak {
 
-// What is live, by step.
+// A live step.
 struct LiveStep {
   uint64_t seed = 0;
   bool pinned = false;
@@ -72,8 +72,8 @@ class History {
 // is not there finds nothing.)
 Status CheckStore(const std::string& store, const History& history, const StoreOptions& options,
                   State* found, uint64_t* steps_checked);
-// What is live of it. Wrong bytes are kInternal, so that no caller takes them for an error
-// that the store reports.
+// Reads the live steps. Wrong bytes are kInternal, so that no caller takes them for an error that
+// the store reports.
 Status ReadState(Store* store, State* found, uint64_t* steps_checked);
 // Each export in the directory is whole, and those that were finished are there.
 Status CheckExports(const std::string& directory, const std::vector<std::string>& finished,

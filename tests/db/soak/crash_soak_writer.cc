@@ -112,7 +112,7 @@ class Writer {
   }
 
   Status ExportStep(uint64_t step) {
-    // What it must have is in its name (crash_soak_check.cc).
+    // The step's name gives its expected contents (crash_soak_check.cc).
     STEPWELL_ASSIGN_OR_RETURN(const auto reader, store_->Read(step));
     const std::string& text = reader->step().metadata_json;  // {"seed": N}
     if (text.size() < 10) return InternalError("metadata " + text);

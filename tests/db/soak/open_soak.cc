@@ -56,7 +56,7 @@ class Cycles {
 
   Status Run() {
     for (const auto disk : {io::DiskKind::kUring, io::DiskKind::kPosix}) {
-      // What a process keeps from its first store on.
+      // The first store makes what a process keeps for good.
       STEPWELL_RETURN_IF_ERROR(Use("first", disk, /*healthy=*/true));
     }
     const Held before = HeldNow();
@@ -195,7 +195,7 @@ int RunProcess(const std::string& directory, uint64_t seed) {
   return status.ok() ? 0 : 1;
 }
 
-// What was wrong with that process; "": nothing.
+// Runs one case in a process and returns what was wrong with it; "" for nothing.
 std::string RunCase(const std::string& self, const std::string& directory, uint64_t seed,
                     bool terminate, bool* terminated) {
   fs::remove_all(directory);

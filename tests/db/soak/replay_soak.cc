@@ -87,8 +87,8 @@ int Run(const Options& options) {
   return status.ok() ? 0 : 1;
 }
 
-// What the writer says is written to the disk's marks: in the log it stands between the writes that
-// came before it and those that come after.
+// Copies the writer's messages into the disk's marks. In the log a mark stands between the writes
+// that came before it and those that come after.
 int Write(const std::vector<std::string>& arguments) {
   const int marks = open(arguments[5].c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (marks < 0 || dup2(marks, STDOUT_FILENO) < 0) return 2;

@@ -66,7 +66,7 @@ Status SaveBatch(Store* store, uint64_t begin, uint64_t end, uint64_t bytes, Cos
   return OkStatus();
 }
 
-// What steps take for themselves: the blocks of their payloads, and those of their frames.
+// Sums what steps take for themselves: the blocks of their payloads, and those of their frames.
 uint64_t NeededBytes(const std::vector<format::StepRecord>& steps) {
   uint64_t bytes = 0;
   for (const format::StepRecord& step : steps) {

@@ -36,7 +36,7 @@ StoreOptions Options() {
   return options;
 }
 
-// What this process had written to devices by now (the kernel's count).
+// Returns the bytes that this process had written to devices by now (the kernel's count).
 uint64_t DeviceBytes() {
   std::ifstream io("/proc/self/io");
   std::string name;

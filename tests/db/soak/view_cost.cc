@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a view costs: time for each save, how far the view is behind, and the space that all takes
-// under "keep the latest 3", by the size of a step and by how its bytes come into the view.
+// Measures the cost of a view: time for each save, how far the view is behind, and the space that
+// all takes under "keep the latest 3", by the size of a step and by how its bytes come into the
+// view.
 //
 //   view_cost [FOLDER]     in a new directory in FOLDER, by default /var/tmp
 #include <sys/stat.h>

@@ -58,8 +58,8 @@ inline Status CheckBig(Store* store, uint64_t step, uint64_t bytes) {
   return OkStatus();
 }
 
-// What the tests that kill processes save: most steps small, every third of some MiB, in part held
-// and in part copied.
+// The state that the tests that kill processes save: most steps small, every third of some MiB, in
+// part held and in part copied.
 inline std::vector<LeafSpec> KillState(uint64_t step) {
   const uint64_t rows = step % 3 == 0 ? 500 : 20;
   return {

@@ -67,7 +67,8 @@ inline std::string WantedBytes(const LeafSpec& spec, uint64_t seed) {
   return {reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float)};
 }
 
-// What a damaged store still gives. A value is right or refused; `silent` lists what is neither.
+// The readable part of a damaged store. A value is right or refused; `silent` lists values that are
+// neither.
 struct Survey {
   uint64_t right = 0;                // leaves
   std::vector<std::string> errors;   // of leaves and steps that were refused, in words
@@ -101,7 +102,7 @@ inline Survey SurveyStore(const std::string& path, const StoreOptions& options,
       continue;
     }
     if ((*reader)->step().metadata_json != StrCat("{\"seed\": ", seed, "}")) {
-      // Of a writer: texts that cannot be read are left out, and it is logged.
+      // A writer leaves out texts that it cannot read, and logs that.
       if ((*reader)->step().metadata_json.empty() && !survey.found.empty()) {
         survey.errors.push_back(StrCat("step ", step, ": no metadata"));
       } else {

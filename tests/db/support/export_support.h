@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of exports share: whether a checkpoint is whole, and what a directory holds.
+// Helpers of the tests of exports: whether a checkpoint is whole, and the contents of a directory.
 #pragma once
 
 #include <cstring>
@@ -20,7 +20,7 @@
 
 namespace stepwell::db {
 
-// Whether an imported float32 array is this one. Its chunks may still be encoded.
+// Returns true if an imported float32 array has these values. Its chunks may still be encoded.
 inline bool IsArray(const LeafInput& leaf, const std::vector<float>& wanted) {
   const format::Shape& shape = leaf.record.shape;
   if (leaf.payloads.empty()) {

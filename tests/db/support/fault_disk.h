@@ -22,7 +22,7 @@ enum class DiskFault {
 // Asked for each write and flush, on the Disk's thread.
 using ChooseFault = std::function<DiskFault(const io::Op&)>;
 
-// Whether a write is of a frame, not of chunks.
+// Returns true for a write of a frame, and false for one of chunks.
 inline bool IsFrameWrite(const io::Op& op) {
   if (op.kind != io::Op::Kind::kWrite || op.vectors.empty()) return false;
   const iovec& vector = op.vectors.front();

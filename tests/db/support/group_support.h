@@ -20,7 +20,7 @@ inline format::Id128 SaveId(uint64_t number) {
   return id;
 }
 
-// What part `part` of a step saves, under a key of its own.
+// Returns the key of the leaf that part `part` of a step saves.
 inline std::string PartLeaf(uint32_t part) { return StrCat("w", part); }
 inline std::vector<LeafSpec> PartState(uint32_t part) {
   return {{PartLeaf(part), {40 + 7 * part, 30}, part % 2 == 0, false}};
@@ -57,7 +57,7 @@ inline Decision Abort(uint64_t step, uint64_t save) {
   decision.commit = false;
   return decision;
 }
-// What part 0 says to the others.
+// Makes the decision that part 0 sends to the other parts.
 inline Decision PassOn(Decision decision, const Decided& decided) {
   decision.dead = decided.dead;
   decision.decision_number = decided.decision_number;
@@ -86,8 +86,9 @@ inline Result<Saves> SavesOf(Store* store) {
   return saves;
 }
 
-// As a collective open: what part 0 has is committed, the rest aborted; what it has not is deleted.
-// It knows of every decision, unless another part has a decision number above its newest commit.
+// Settles the parts as a collective open does. Steps that part 0 has are committed, and the rest
+// aborted; steps that it lacks are deleted. It knows of every decision, unless another part has a
+// decision number above its newest commit.
 inline Status Settle(const std::vector<Store*>& parts) {
   STEPWELL_ASSIGN_OR_RETURN(const GroupStatus primary, parts[0]->Group());
   std::map<format::Id128, uint64_t> committed;  // with the decision number

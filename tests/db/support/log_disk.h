@@ -58,8 +58,8 @@ class LoopMount {
   bool mounted_ = false;
 };
 
-// What of the log is on the disk after a power cut right after an instant: what was complete when
-// the last flush that is complete began, and of the rest what `kept` and the seed say.
+// Describes the log's part on the disk after a power cut right after an instant. Writes that were
+// complete when the last complete flush began are there. `kept` and the seed decide about the rest.
 struct Cut {
   uint64_t instant = UINT64_MAX;
   double kept = 0;
@@ -70,7 +70,7 @@ struct Cut {
 
 class LogDisk {
  public:
-  // Of what `base` holds, which is not written to.
+  // Starts from the contents of `base`, which is not written to.
   LogDisk(FsKind kind, std::shared_ptr<const MemoryFile> base);
   ~LogDisk();  // whatever happened, nothing stays mounted
   LogDisk(const LogDisk&) = delete;

@@ -33,7 +33,7 @@ char* disk = nullptr;
 uint64_t disk_bytes = 0;
 SharedLog* shared = nullptr;
 
-// Whether an operation fails; counted. With the lock held.
+// Counts an operation and returns true if it fails. The caller holds the lock.
 bool Fails(DiskOp op, uint64_t offset, uint64_t length) {
   Fault* fault = &shared->fault;
   const bool there =

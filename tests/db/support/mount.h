@@ -94,7 +94,8 @@ class Mount {
     const unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY;
     return mount(nullptr, point.c_str(), nullptr, flags, nullptr) == 0 ? point : "";
   }
-  // As the kernel does it when the device fails: also under files that are open for writing.
+  // Turns read-only as the kernel does it when the device fails: also under files that are open for
+  // writing.
   bool TurnReadOnly() const {
     struct stat info {};
     if (stat(point_.c_str(), &info) != 0) return false;
@@ -107,7 +108,7 @@ class Mount {
     close(file);
     return written;
   }
-  // What is not on the disk by now is lost; every later call there fails until Again().
+  // Loses everything that is not on the disk by now. Every later call there fails until Again().
   bool CutPower() const {
     constexpr unsigned long kShutdown = 0x8004587d;  // FS_IOC_SHUTDOWN
     uint32_t without_log_flush = 2;
@@ -122,7 +123,7 @@ class Mount {
     mounted_ = MountImage();
     return mounted_;
   }
-  // What the file system would do later is done.
+  // Makes the file system do now what it would do later.
   void Sync() const {
     const int file = open(point_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     syncfs(file);

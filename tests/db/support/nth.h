@@ -61,8 +61,8 @@ class StoresOwn {
 // then "ok", "no TEXT" or "unknown TEXT"; "exported NAME"; "archived NAME"; "group begin", then
 // "group ok|no|unknown"; "wrong TEXT"; at its end "done CALLS".
 void RunWorkload(const std::string& folder, io::DiskKind disk, const Fault& fault, int out);
-// Whether the store, the exports and the group are as those lines say; else what is wrong, in
-// *problem (nth_check.cc).
+// Returns true if the store, the exports and the group are as those lines say. Otherwise *problem
+// tells the difference (nth_check.cc).
 bool CheckStore(const std::string& folder, const std::vector<std::string>& lines,
                 std::string* problem);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nth_workload.cc saves, and what nth_check.cc then looks for.
+// The state that nth_workload.cc saves and nth_check.cc looks for.
 #pragma once
 
 #include <string>

@@ -77,8 +77,8 @@ class Workload {
     if (write(out_, line.data(), line.size()) < 0) _exit(3);
   }
 
-  // What the store says, or throws: that is for the caller's side of an interface to turn into an
-  // error (api/c, api/python).
+  // Returns the status of a call, or of the exception that it threw. Turning an exception into an
+  // error is a task of the caller's side of an interface (api/c, api/python).
   template <typename Call>
   Status Of(Call&& call, bool has_json = false) {
     // nlohmann's JSON ends the process where its destructor has no memory, here and there.
@@ -275,7 +275,7 @@ class Workload {
     if (!std::exchange(threw_, false) && status.ok()) Say("exported " + name);
   }
 
-  // What is loaded is right, or an error that blames what failed, not the store.
+  // A load gives the right values, or an error that blames the injected failure, not the store.
   void Check() {
     if (store_ == nullptr) return;
     std::vector<format::StepRecord> steps;

@@ -70,7 +70,7 @@ class ChildProcess {
     Wait();
   }
 
-  // As waitpid reports it.
+  // Returns the status as waitpid reports it.
   int Wait() {
     int status = pid_ > 0 ? 0 : -1;  // it never ran
     while (pid_ > 0 && waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

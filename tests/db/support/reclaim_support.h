@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 inline const std::vector<LeafSpec> kState = {{"w", {200, 1000}, true, false},
                                              {"b", {1000}, false, false}};
 
-// What the file system says is allocated to the files below a directory (directories apart).
+// Sums the bytes that the file system has allocated to the files below a directory (directories
+// apart).
 inline uint64_t DiskUse(const std::string& path) {
   uint64_t bytes = 0;
   std::error_code gone;  // files come and go beside a store that is open
@@ -50,8 +51,8 @@ inline void CheckSpaceAt(Store* store, const std::string& path) {
     ASSERT_EQ(space.live_bytes + space.padding_bytes + space.overhead_bytes + space.dead_bytes +
                   space.reserved_bytes + space.index_bytes + space.other_bytes,
               space.total_bytes);
-    // What changes twice in between, as a file that is made and removed, leaves the use as it was:
-    // an account that is wrong stays wrong.
+    // A file that is made and removed in between leaves the use as it was. An account that is wrong
+    // stays wrong.
     const bool may_have_moved = space.total_bytes != before && i + 1 < kTriesMax;
     if (DiskUse(path) != before || may_have_moved) {
       std::this_thread::yield();

@@ -125,7 +125,7 @@ Status Replay::Serve(const std::string& point, History* history) {
   return In("a reader", status);
 }
 
-// What is there now is the only legal state from here on, for all images, too.
+// From here on the present state is the only legal one, for all images, too.
 Status Replay::CheckLive() {
   History history = HistoryAt(UINT64_MAX);
   if (Below(3) == 0) {

@@ -52,7 +52,7 @@ class Replay {
   // The disk fails while that image is recovered, and is well again.
   Status CheckSickRecovery(const Cut& cut, const Fault& fault);
 
-  // What a writer had said by then, and what it had found.
+  // Returns what a writer had reported by then, and what it had found.
   History HistoryAt(uint64_t instant) const;
 
  private:

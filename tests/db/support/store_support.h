@@ -203,7 +203,7 @@ inline std::map<std::string, ino_t> FilesOfLiveStore(const std::string& store) {
   return files;
 }
 
-// What a kill would leave of a store whose writer saves nothing meanwhile. The writer still
+// Copies a store as a kill would leave it; its writer saves nothing meanwhile. The writer still
 // recycles and removes segments: a copy during which the files changed is made again. STEPWELL
 // comes first: a kill leaves no log that is older than it.
 inline void CopyLiveStore(const std::string& from, const std::string& to) {

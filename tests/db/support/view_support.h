@@ -72,7 +72,7 @@ inline Status CheckShown(const fs::path& checkpoint, uint64_t seed,
   return CheckExported(io::LocalFileSystem(), checkpoint, seed, specs);
 }
 
-// How many of its data files have another name.
+// Counts the data files that have another name.
 inline size_t LinksOf(const fs::path& checkpoint) {
   size_t links = 0;
   for (const auto& file : fs::directory_iterator(checkpoint / "state/d")) {
@@ -81,7 +81,7 @@ inline size_t LinksOf(const fs::path& checkpoint) {
   return links;
 }
 
-// Where a step has the only chunk of its leaf "w", which is stored raw.
+// The place of a step's only chunk of its leaf "w", which is stored raw.
 struct Place {
   uint64_t commit = 0;
   uint64_t segment = 0;
@@ -142,8 +142,8 @@ class Held {
   const int descriptor_;
 };
 
-// How steps come by their bytes: by links of the segments, or as small steps do, copied (or cloned,
-// where the machine can).
+// The ways in which steps get their bytes: by links of the segments, or as small steps do, copied
+// (or cloned, where the machine can).
 enum class Placing { kLinks, kCopies };
 inline std::string PlacingName(const ::testing::TestParamInfo<Placing>& test) {
   return test.param == Placing::kLinks ? "Links" : "Copies";
@@ -209,7 +209,7 @@ class ViewTest : public ::testing::TestWithParam<Placing> {
     EXPECT_TRUE(view.ok()) << view.status().ToString();
     return view.ok() ? *view : nullptr;
   }
-  // What is shown once the view has caught up.
+  // Lists the shown steps once the view has caught up.
   std::vector<std::string> Now(OrbaxView* view) {
     const auto current = view->WaitUntilCurrent(kLong);
     EXPECT_TRUE(current.ok() && *current) << current.status().ToString();

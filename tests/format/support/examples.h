@@ -21,7 +21,7 @@ LeafRecord ExampleNode();
 // The value of an NNX Variable.
 LeafRecord ExampleVariable();
 StepRecord ExampleStep();
-// Of a store that is a part of a group.
+// These come from a store that is a part of a group.
 LeafRecord ExamplePartial();
 Commit ExamplePrepared();
 Decided ExampleDecided();

@@ -81,7 +81,7 @@ inline OcdbtRead ReadOf(const Files& files, int* reads = nullptr) {
   };
 }
 
-// What a walk gives: inline bytes, or "path offset length" with an @ before.
+// The result of a walk: inline bytes, or "path offset length" with an @ before.
 using Found = std::vector<std::pair<std::string, std::string>>;
 inline OcdbtVisit CollectIn(Found* found) {
   return [found](std::string_view key, const OcdbtValue& value) {

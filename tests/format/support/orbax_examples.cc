@@ -22,7 +22,7 @@ Result<std::string> Reencode(std::string_view file, std::string_view text,
   return encoded;
 }
 
-// Of a step: one long line, as json.dumps writes it.
+// The metadata of a step: one long line, as json.dumps writes it.
 constexpr std::string_view kTree =
     R"({"tree_metadata": {)"
     R"x("('layers', '1', 'k')": {"key_metadata": [{"key": "layers", "key_type": 2}, )x"

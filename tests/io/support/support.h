@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of io/ share: a temporary directory, an Op that remembers, children by fork.
+// Helpers of the tests of io/: a temporary directory, an Op that remembers, children by fork.
 #pragma once
 
 #include <gtest/gtest.h>

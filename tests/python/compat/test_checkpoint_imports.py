@@ -83,7 +83,8 @@ def test_all_that_was_saved_is_there(make: Callable[[pathlib.Path], pathlib.Path
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE.keys())
 def test_a_flipped_byte_is_found(make: Callable[[pathlib.Path], pathlib.Path],
                                  tmp_path: pathlib.Path) -> None:
-    """Of every file outside the store, at several places: an import is whole or an error."""
+    """Flips bytes at several places of every file outside the store: an import is whole or an
+    error."""
     made = make(tmp_path)
     refused = 0
     for folder, _, names in os.walk(made):

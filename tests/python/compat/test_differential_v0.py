@@ -23,7 +23,7 @@ Point = collections.namedtuple("Point", "x y")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning"),
-    # Of reads that Orbax leaves behind where a restore fails.
+    # Orbax leaves reads behind where a restore fails.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

@@ -40,7 +40,7 @@ class Call(NamedTuple):
     differs: str = ""
 
 
-# What the facade does where the real one does otherwise: (real, facade) -> whether that is it.
+# Differences that the facade intends: (real, facade) -> whether the pair is one.
 DIFFERENCES: dict[str, Callable[[Any, Any], bool]] = {
     # saving the step again at which a run resumes
     "resume": lambda one, two: (one == ("raises", "StepAlreadyExistsError")

@@ -25,12 +25,13 @@ from stepwell.compat import orbax as ocp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sharding info not provided")
 
-# Of a state without leaves, as the last of Adam's, Orbax's raw dict has None, which Flax refuses.
+# For a state without leaves, as the last of Adam's, Orbax's raw dict has None, which Flax refuses.
 ADAM, MOMENTS = optax.adam(1e-3), optax.scale_by_adam()
 
 
 def checkpoint(step: int, optimizer: Any) -> dict[str, Any]:
-    """What the legacy guide saves: a TrainState, a configuration, a list of data."""
+    """Makes the state that the legacy guide saves: a TrainState, a configuration, a list of
+    data."""
     params = {"dense": {"kernel": jnp.full((2, 3), float(step)), "bias": jnp.ones(3)}}
     state = TrainState.create(apply_fn=len, params=params, tx=optimizer).replace(step=step)
     return {"model": state, "config": {"dimensions": np.array([5, step])},

@@ -64,7 +64,8 @@ def test_a_resumed_iterator_goes_on_with_the_same_batches(
 
 @MAKERS
 def test_an_iterator_is_a_leaf_of_a_state(make: Callable[[], Any], path: Path) -> None:
-    """As a training loop has it: load_or gives the state with the iterator where it was."""
+    """A training loop keeps the iterator in its state: load_or gives the state with the iterator
+    where it was."""
     def run(steps: int, store: stepwell.Store) -> list[Any]:
         init = {"sum": jnp.zeros((), jnp.int32), "data": make()}
         state, start = store.load_or(init)

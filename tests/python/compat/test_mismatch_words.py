@@ -46,7 +46,7 @@ def test_flax(tmp_path):
         words = words_of(flax.restore_checkpoint, tmp_path, target)
         check_names(words, flax.restore_checkpoint, "original_key")
         assert "fit target:" in words and ("orbax_transforms={}" in words) == (target is RENAMED)
-    # What it advises is so.
+    # Its advice works.
     taken = flax.restore_checkpoint(tmp_path, RENAMED, orbax_transforms={})
     assert taken["c"] is RENAMED["c"]
     moved = flax.restore_checkpoint(

@@ -62,7 +62,7 @@ def test_what_is_replaced_is_replaced_in_every_module() -> None:
 
 
 def test_names_that_programs_use() -> None:
-    """Of 17 public programs."""
+    """17 public programs use these names."""
     for name in (
             "checkpoint_manager.DEFAULT_ITEM_NAME", "checkpoint_manager.FileOptions",
             "utils.TMP_DIR_SUFFIX", "utils.fully_replicated_host_local_array_to_global_array",

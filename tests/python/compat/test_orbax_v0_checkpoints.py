@@ -20,7 +20,7 @@ from stepwell.compat import orbax as ocp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning"),
-    # Of reads that Orbax leaves behind where a restore fails.
+    # Orbax leaves reads behind where a restore fails.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -41,7 +41,7 @@ def equal(found: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("lib", [ocp, real], ids=["ours", "orbaxs"])
 def test_an_item_of_a_step_is_a_checkpoint(lib: Any, tmp_path: Path) -> None:
-    """As MaxText loads the parameters of a run."""
+    """MaxText loads the parameters of a run so."""
     state = {"params": {"w": jnp.arange(4.0)}, "step": 3}
     with lib.CheckpointManager(tmp_path / "run") as manager:
         manager.save(0, args=lib.args.Composite(items=lib.args.PyTreeSave(state),

@@ -192,7 +192,7 @@ def test_save_args_convert(tmp_path: Path) -> None:
 
 
 def test_what_standard_save_refuses(tmp_path: Path) -> None:
-    """As Orbax does, which waits for minutes then."""
+    """Orbax refuses the same, after minutes of waiting."""
     with ocp.CheckpointManager(tmp_path / "a") as manager:
         for item in (None, jnp.ones(3), 3):
             with pytest.raises(ValueError):

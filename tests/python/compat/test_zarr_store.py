@@ -179,7 +179,7 @@ class _StoreTests(StoreTests[StepStore, cpu.Buffer]):
     "test_read_only_store_raises", "test_with_read_only_store",
     "test_store_supports_partial_writes", "test_get_partial_values"])
 def test_what_zarr_asks_of_stores(store: stepwell.Store, name: str) -> None:
-    """What a test puts there comes from memory; all else is a step's."""
+    """Things that a test puts there come from memory; all else is a step's."""
 
     class Stored(StepStore):
         """Its keys are made by the test."""

@@ -27,7 +27,7 @@ Model = dict[str, Value]
 
 
 class World:
-    """What a program has open, in the process that runs it."""
+    """The objects that a program has open, in the process that runs it."""
 
     def __init__(self, base: str) -> None:
         self.base = base
@@ -79,11 +79,11 @@ class Call:
         return changed
 
     def under_way(self, model: Model) -> list[Model]:
-        """What a crash within the call may leave, from before to after."""
+        """Returns the states that a crash within the call may leave, from before to after."""
         return [model, *self.begun(model), self.after(model)]
 
     def begun(self, model: Model) -> list[Model]:
-        """What else may be there before its end."""
+        """Returns what else may be there before its end."""
         models = []
         for change in self.halfway:
             changed = copy.deepcopy(model)
@@ -103,8 +103,8 @@ class Program:
     setup: Sequence[Call] = field(default=())
 
     def models(self) -> list[list[Model]]:
-        """What may be there: [0] before the first call, [2 i + 1] during call i, [2 i + 2] after
-        it."""
+        """Returns the legal states: [0] before the first call, [2 i + 1] during call i, [2 i + 2]
+        after it."""
         model: Model = {place.name: place.read("/nowhere") for place in self.places}
         for call in self.setup:
             model = call.after(model)
@@ -413,7 +413,7 @@ def store_draft(place: NativeStore, step: int, number: int) -> list[Call]:
 
 
 def push(place: Pushed, step: int, number: int, *, replace: bool = False) -> Call:
-    """Of a store "pusher", which is no place: it is the engine's."""
+    """Pushes from a store "pusher", which is no place: it is the engine's."""
 
     def run(world: World) -> None:
         store = world.store("pusher")
@@ -485,7 +485,7 @@ def move(place: Place, target: Place) -> Call:
 
 
 def same(wanted: Value, found: Value) -> bool:
-    """Whether what was found is what a model says."""
+    """Returns true if the found state is what a model says."""
     if isinstance(wanted, Maybe):
         return found is None or isinstance(found, str) or same(wanted.value, found)
     if isinstance(wanted, dict) and isinstance(found, dict):

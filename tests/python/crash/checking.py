@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a directory holds what a program's model says, by every door; in a process of its own,
+"""Checks by every door that a directory holds what a program's model says; in a process of its own,
 which is forked from one that has imported everything."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECKS_MAX = 300  # of one process: Orbax keeps something of each
 
 
 def check(base: str, program: Program, models: list[Model], thorough: bool) -> list[str]:
-    """What is wrong. `thorough`: also that it can be used further."""
+    """Returns what is wrong. `thorough`: also checks that it can be used further."""
     try:
         found: dict[str, Value] = {place.name: place.read(base) for place in program.places}
         first = _compare(models, found, "read")
@@ -80,7 +80,7 @@ def _let_go(libc: ctypes.CDLL) -> None:
 
 
 class _Boot:
-    """What this process takes for the boot of the machine, by which programs know whether it has
+    """Changes the boot id that this process sees, by which programs know whether the machine has
     started anew since. Needs root."""
 
     def __init__(self, path: str) -> None:
@@ -112,7 +112,7 @@ class Checker:
 
     def check(self, base: str, models: list[Model], thorough: bool = True,
               anew: bool = False) -> list[str]:
-        """What is wrong. `anew`: the machine has started again since."""
+        """Returns what is wrong. `anew`: the machine has started again since."""
         if self._process is not None and self._checks >= CHECKS_MAX:
             self.close()
         if self._process is None:

@@ -185,7 +185,7 @@ def _judge(program: Program, said: list[str], status: int | None, fault: Fault) 
 
 
 def _cannot_be_made(program: Program, said: list[str], number: int) -> bool:
-    """Whether a call needs what an earlier one that failed may not have done."""
+    """Returns true if a call needs what an earlier one that failed may not have done."""
     calls = [line for line in said if line.split()[0] in ("begin", "done", "failed")]
     for model in _acceptable(program, [line for line in calls if int(line.split()[1]) < number]):
         try:

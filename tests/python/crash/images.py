@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a power cut or a kill leaves of a directory, from the log of stepwell_record_files.
+"""Makes the states of a directory that a power cut or a kill leaves, from the log of
+stepwell_record_files.
 
 The rules are those of the simulated disk (tests/sim/support/sim_disk.h): bytes are durable when
 their file was synced, names when their directory was; of the rest nothing, all, a part or torn
@@ -143,7 +144,7 @@ NameChange = tuple[int, str, int | None]  # folder, name, what it means now
 
 
 class Loss(enum.Enum):
-    """What becomes of what was not synced."""
+    """The fate of what was not synced."""
 
     ALL = "all of it is lost"
     DATA = "all names are there, and no bytes"
@@ -250,7 +251,7 @@ class Machine:
             self.inodes[record.a].mode = record.c
 
     def sync(self) -> None:
-        """As sync(1) does."""
+        """Syncs as sync(1) does."""
         for inode in self.inodes.values():
             self._sync(inode)
         for change in [change for names in self.pending for change in names]:
@@ -291,7 +292,7 @@ class Machine:
             inode.where if inode else "")
 
     def image(self, loss: Loss, chance: random.Random) -> Image:
-        """What is there after a crash now."""
+        """Makes the directory that a crash now leaves."""
         if loss == Loss.NOTHING:
             changes = self.pending
         else:

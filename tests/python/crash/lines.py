@@ -12,8 +12,8 @@ from typing import Any
 
 
 def interrupt_at(line: int, files: Collection[str], call: Callable[[], Any]) -> tuple[bool, int]:
-    """Whether the call was interrupted there, and how many lines of the files it ran on this
-    thread."""
+    """Returns whether the call was interrupted there, and how many lines of the files it ran on
+    this thread."""
     seen = 0
     main = threading.get_ident()
 

@@ -32,12 +32,12 @@ TEMPORARY = (".orbax-checkpoint-tmp", ".stepwell-tmp", ".removed")
 
 
 class Wrong(Exception):
-    """What a door shows is not any state that was ever saved, or two doors differ."""
+    """A door shows a state that was never saved, or two doors differ."""
 
 
 @dataclass(frozen=True)
 class Maybe:
-    """Of a copy that the kernel may have half written: this value, nothing, or an error."""
+    """A copy that the kernel may have half written: this value, nothing, or an error."""
 
     value: Value
 
@@ -95,7 +95,7 @@ class Place:
         return os.path.join(base, self.name)
 
     def read(self, base: str) -> Value:
-        """What is there, by the doors that change nothing."""
+        """Reads the state by the doors that change nothing."""
         raise NotImplementedError
 
     def write(self, base: str) -> Value:
@@ -103,7 +103,7 @@ class Place:
         return self.read(base)
 
     def use(self, base: str, value: Value) -> None:
-        """What a user does next must work, and leave nothing that an earlier process left."""
+        """Does what a user does next. Nothing that an earlier process left may remain."""
 
     def leftovers(self, base: str) -> list[str]:
         """After `write` and `use`: names that should be gone."""
@@ -241,7 +241,7 @@ class Root(Place):
         return agree({"facade": value, "orbax": theirs, "again": again}, self.name)
 
     def shown(self, path: str, wanted: dict[int, Value]) -> dict[int, Value]:
-        """What Orbax finds. Steps are shown soon after the root was opened, not at once."""
+        """Returns what Orbax finds. Steps are shown soon after the root was opened, not at once."""
         end = time.monotonic() + SHOWN_S
         while True:
             try:
@@ -442,7 +442,7 @@ class Flat(Single):
 
 
 class Equinox(Single):
-    """What Equinox's functions of ours wrote."""
+    """A file that our versions of Equinox's functions wrote."""
 
     def at(self, base: str) -> str:
         return os.path.join(base, self.name + ".eqx")
@@ -481,7 +481,7 @@ class Copy(Single):
 
 
 class Pushed(Single):
-    """Where a step was pushed to: a local directory."""
+    """The local directory that a step was pushed to."""
 
     def use(self, base: str, value: Value) -> None:
         with door("the next push"), stepwell.open(os.path.join(base, "pusher")) as store:

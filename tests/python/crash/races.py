@@ -177,7 +177,7 @@ RACES = {race.name: race for race in _races()}
 
 
 def run_in_child(name: str, folder: str) -> list[str]:
-    """What is wrong."""
+    """Returns what is wrong."""
     race = RACES[name]
     os.mkdir(os.path.join(folder, "tmp"))
     if race.processes:  # whose children this process forks: it must not use JAX

@@ -39,8 +39,8 @@ def same(left: Any, right: Any) -> bool:
 
 
 def alike(left: Any, right: Any) -> bool:
-    """As `same`, but jax arrays may differ in whether they are committed to their devices, and in
-    their weak types: these are what Orbax does not keep."""
+    """Returns true if trees are `same`, except that jax arrays may differ in whether they are
+    committed to their devices, and in their weak types: these are what Orbax does not keep."""
     import jax
 
     a, a_structure = jax.tree.flatten(left)

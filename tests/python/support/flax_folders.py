@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["orbax", "msgpack"])
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What the real Flax saves with."""
+    """Returns the library that the real Flax saves with."""
     before = flax.config.flax_use_orbax_checkpointing
     flax.config.update("flax_use_orbax_checkpointing", request.param == "orbax")
     yield request.param

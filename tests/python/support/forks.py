@@ -25,7 +25,7 @@ from typing import Any
 
 
 class Child:
-    """As subprocess.Popen, of which it has what tests use; stdout and stderr are pipes."""
+    """The part of subprocess.Popen that tests use; stdout and stderr are pipes."""
 
     def __init__(self, server: socket.socket, program: str | Path, arguments: tuple[object, ...],
                  environment: dict[str, str], folder: Path | None) -> None:

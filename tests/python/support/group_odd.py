@@ -81,7 +81,7 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
     return "equal"
 
 
-# What exports are asked for, by name.
+# Named options of exports.
 EXPORTS: dict[str, dict[str, Any]] = {
     "numpy": {"on_unsupported": "skip", "leaves": "numpy"},
     "jax": {"on_unsupported": "skip", "leaves": "jax", "zarr": 2, "mode": "copy"},

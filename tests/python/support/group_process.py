@@ -94,7 +94,7 @@ def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
     setattr(owner, method, counted)
 
 
-# Where a process may die in one save, by name: what is patched.
+# Named points at which a process may die in one save, each with the patch that kills it there.
 POINTS: dict[str, Callable[[], None]] = {
     "before_prepare": lambda: kill_at(group.Group, "next_number", 1, after=False),
     "begun": lambda: kill_at(group.Group, "submit", 1, after=True),
@@ -121,7 +121,7 @@ def dawdle(seconds: float) -> None:
 
 
 def in_progress(seconds: float = 0, text: str = "") -> Callable[[int, int], None]:
-    """What an export calls: the first time it takes long, or fails."""
+    """Makes the progress callback of an export: the first time it takes long, or fails."""
     calls = 0
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -191,7 +191,7 @@ def no_telling() -> None:
     group.Group.decide = decide  # type: ignore[method-assign]
 
 
-# What may fail in one save, delete or pin of a process, by name.
+# Named faults that may strike one save, delete or pin of a process.
 FAULTS: dict[str, Callable[[], None]] = {
     "flush": no_flush,
     "after_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory"), after=True),

@@ -14,7 +14,7 @@ SCRIPT = pathlib.Path(__file__).with_name("group_process.py")
 
 @dataclass
 class Said:
-    """What one process said."""
+    """The output of one process."""
 
     status: int  # exit status; negative: the signal
     lines: list[dict[str, Any]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of group_process.py save."""
+"""The values that the processes of group_process.py save."""
 
 import hashlib
 from typing import Any
@@ -29,7 +29,7 @@ def values(name: str, step: int) -> np.ndarray:
 
 
 def digest_of(tree: Any) -> str:
-    """Of all values of a tree, and what they are."""
+    """Digests all values of a tree, and what they are."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)

@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
 
 def some_mesh(chance: random.Random) -> Mesh:
-    """Of 1 to 3 axes over some of the 8 devices in any order."""
+    """Draws a mesh of 1 to 3 axes over some of the 8 devices in any order."""
     axes = chance.randrange(1, 4)
     sizes: list[int] = []
     for _ in range(axes):
@@ -157,7 +157,7 @@ def some_case(seed: int) -> Case:
 
 
 def boxes_of(target: Any, shape: tuple[int, ...], data: tuple[int, ...]) -> list[Any]:
-    """What the devices hold of an array, as (start, stop) of each axis."""
+    """Returns the boxes of an array on the devices, as (start, stop) of each axis."""
     return [[(part.start or 0, extent if part.stop is None else part.stop)
              for part, extent in zip(index, shape, strict=True)] + [(0, extent) for extent in data]
             for index in target.devices_indices_map(shape).values()]

@@ -21,7 +21,7 @@
 
 namespace {
 
-// Where a call says what it is about: a descriptor, or a path beside a directory's descriptor.
+// The arguments that tell a call's object: a descriptor, or a path beside a directory's descriptor.
 struct Call {
   int fd = -1;    // argument; -1: none
   int path = -1;  // argument; -1: none

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Orbax gives for a tree, with and without a target, and equality bit for bit."""
+"""The values that Orbax gives for a tree, with and without a target, and equality bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_key(leaf: object) -> bool:
 
 
 def as_restored(tree: Any, leaves: str) -> Any:
-    """What a load without a target gives: dicts with str keys, lists, None for namedtuples
+    """Returns what a load without a target gives: dicts with str keys, lists, None for namedtuples
     without fields; numbers for NumPy's scalars. `leaves`: "jax" or "numpy", as in `export`, or
     "saved": as Stepwell loads with as_="jax"."""
     if isinstance(tree, Nothing) or type(tree).__name__ == "EmptyState":
@@ -115,7 +115,8 @@ def raw(leaf: Any) -> bytes:
 
 
 def differences(wanted: Any, got: Any, where: str = "") -> Iterator[str]:
-    """Where two trees differ: structure, types of nodes and leaves, shardings, bits."""
+    """Lists the differences between two trees: structure, types of nodes and leaves, shardings,
+    bits."""
     if isinstance(wanted, Mapping) and type(wanted) is type(got):
         if wanted.keys() != got.keys():
             yield f"{where}: keys {list(wanted)} became {list(got)}"

@@ -111,7 +111,7 @@ def described_leaf(leaf: Any) -> Any:
 
 
 def report(path: pathlib.Path, step: int, content: Content, writer: Writer) -> dict[str, Any]:
-    """What Orbax gives of a checkpoint, and says of it."""
+    """Returns what Orbax gives of a checkpoint, and says of it."""
     found = {"state": v1.load(path), "described": describe_v1(path)}
     if writer.is_flat:  # the directory is step and item at once, which no export is
         item = path if (path / "_METADATA").exists() else path / "state"

@@ -59,7 +59,8 @@ Reader = Callable[[Checkpoint], bool | None]  # False: there is nothing for it t
 
 
 def refuses(read: Callable[[], Any], message: str) -> None:
-    """What Orbax refuses of its own, too (test_orbax_refuses_its_own_too says so)."""
+    """Returns true for what Orbax refuses of its own, too (test_orbax_refuses_its_own_too shows
+    it)."""
     try:
         read()
     except ValueError as error:

@@ -50,8 +50,8 @@ KEY_IMPLS = ["threefry2x32", "rbg", "unsafe_rbg"]
 
 
 def is_file_name(name: str) -> bool:
-    """Of a directory beside Orbax's own files, alone or with others' names before it. With a
-    backslash Orbax does not find again what it saved."""
+    """Returns true for the name of a directory beside Orbax's own files, alone or with others'
+    names before it. With a backslash Orbax does not find again what it saved."""
     if len(name) > 50 or set("/\\") & set(name):
         return False
     return name.strip(".") != "" and name[0] not in "_m"
@@ -228,7 +228,7 @@ class Trees:
         return Layer(child("kernel"), child("bias"))
 
     def fixed(self) -> dict[str, Any]:
-        """What no tree goes without."""
+        """Returns the leaves that every tree has."""
         narrow = [name for name in DTYPES if jax.config.jax_enable_x64 or name not in WIDE]
         dtypes = self.chance.sample(DTYPES, 6)
         return {
@@ -275,8 +275,8 @@ def param_names(tree: Any) -> dict[str, Any]:
 
 
 def are_distinct(tree: Any) -> bool:
-    """Whether Orbax can hold all of its leaves: no two at one place, no string at a place where
-    _strings.json, whose levels are the parts between "/", has others below."""
+    """Returns true if Orbax can hold all of its leaves: no two at one place, no string at a place
+    where _strings.json, whose levels are the parts between "/", has others below."""
     names = param_names(tree)
     texts = [name for name, leaf in names.items() if isinstance(leaf, str)]
     places = {name if name.endswith("/") else name + "/" for name in names}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Orbax v0 facade share."""
+"""Helpers of the tests of the Orbax v0 facade."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from orbax.checkpoint import v1
 
 @dataclasses.dataclass
 class Content:
-    """What is to be saved, and in the end what is there: not every writer has a place for all."""
+    """The state to save, and in the end the state that is there: not every writer has a place for
+    all."""
 
     tree: Any
     others: dict[str, Any]  # further items: trees and JSON

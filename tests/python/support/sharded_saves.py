@@ -75,7 +75,7 @@ def random_array(chance: random.Random, large: bool) -> tuple[jax.Array, np.ndar
 
 
 def check_note(view: stepwell.ArrayView, array: jax.Array) -> None:
-    """What the step says of the sharding is the array's."""
+    """Checks that the step's note of the sharding is the array's."""
     noted, sharding = view.sharding, array.sharding
     assert noted is not None
     mesh = sharding.mesh
@@ -226,7 +226,8 @@ def kinds(path: str) -> None:
 
 
 def owned(path: str) -> None:
-    """Of several processes each saves what it has, once, and copies are spread evenly."""
+    """Checks that each of several processes saves what it has, once, and that copies are spread
+    evenly."""
     chance = random.Random(3)
     for processes in (1, 2, 3, 4, 8):
         def process_of(device: Any, processes: int = processes) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a test does what it repeats: $STEPWELL_STORM times as often in tests/soak."""
+"""Multiplies the repetitions of tests: $STEPWELL_STORM times as often in tests/soak."""
 
 from __future__ import annotations
 

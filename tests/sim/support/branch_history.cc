@@ -40,8 +40,8 @@ bool Exists(const std::shared_ptr<SimWorld>& world, const std::string& path) {
   return SimFileSystem(world).Stat(path).ok();
 }
 
-// What is left of a branch that was removed is opened and written to all the same: it may lack
-// anything, and gives no wrong bytes.
+// Opens and writes to the remains of a branch that was removed. They may lack anything, and give no
+// wrong bytes.
 std::string UseRemains(const std::shared_ptr<SimWorld>& image, const std::string& path,
                        uint64_t seed) {
   StoreMachine machine(image, seed);
@@ -112,7 +112,7 @@ std::string BranchFamily::Act() {
   return ProblemOf(*member);
 }
 
-// Of a step that is there, with saves in flight or without.
+// Branches from a step that is there, with saves in flight or without.
 std::string BranchFamily::MakeBranch() {
   Member* const from = AnyMember();
   Start(from);
@@ -152,7 +152,7 @@ Status BranchFamily::Fork(Member* from, const std::string& path, uint64_t last, 
   db::Store* const store = from->workload->store();
   Status status = UnavailableError("not tried yet");
   std::vector<Steps> legal;
-  // What a save or a move is writing comes to its end.
+  // Waits for the save or move that is writing.
   for (int i = 0; i < kTriesMax && status.code() == StatusCode::kUnavailable; ++i) {
     if (i > 0) {
       store->Wait().IgnoreError("the model asks the handles");
@@ -181,7 +181,7 @@ Status BranchFamily::Fork(Member* from, const std::string& path, uint64_t last, 
   return Cut(&machine, path, last, legal, made);
 }
 
-// As Python's `_cut`.
+// Does what Python's `_cut` does.
 Status BranchFamily::Cut(StoreMachine* machine, const std::string& path, uint64_t last,
                          const std::vector<Steps>& legal, Member* made) {
   STEPWELL_ASSIGN_OR_RETURN(const auto store, machine->Open({.path = path}));
@@ -244,7 +244,7 @@ std::string BranchFamily::EndSession() {
   SimFileSystem files(world_);
   std::erase_if(members_, [&](const auto& member) {
     if (member->removed) db::RemoveTree(&files, member->path);
-    // What of a branch was begun under its temporary name is removed by the next of that name.
+    // The next branch of that name removes what was begun under its temporary name.
     db::RemoveTree(&files, member->path + std::string(kTemporary));
     return member->removed || !Exists(world_, member->path);
   });
@@ -299,7 +299,8 @@ std::string BranchFamily::Check(const std::shared_ptr<SimWorld>& image) {
   return "";
 }
 
-// What CheckImage left: deletes some, takes the space, and saves into it.
+// Goes on with the store that CheckImage left: deletes some steps, takes the space, and saves into
+// it.
 std::string BranchFamily::GoOn(const std::shared_ptr<SimWorld>& image, const Member& member,
                                uint64_t seed, Steps* steps) {
   StoreMachine machine(image, seed);

@@ -26,7 +26,7 @@ class BranchFamily {
   std::string RunSession(uint64_t actions);
   std::string Act();
   std::string MakeBranch();
-  // As a crash now may leave it. All stores go on beside each other on it.
+  // Checks an image that a crash now may leave. All stores go on beside each other on it.
   std::string CheckAnImage();
 
   SimWorld& world() { return *world_; }

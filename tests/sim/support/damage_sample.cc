@@ -111,7 +111,7 @@ class SampleMaker {
   Sample sample_;
 };
 
-// What is wrong with the prepared steps; "": nothing.
+// Returns what is wrong with the prepared steps; "" for nothing.
 std::string LookAtPrepared(db::Store* store, const std::set<uint64_t>& undecided, bool* errors) {
   const auto group = store->Group();
   *errors = *errors || !group.ok();

@@ -16,7 +16,7 @@ namespace stepwell::sim {
 
 inline constexpr uint64_t kBlock = 4096;
 
-// Of steps that lie in their commit frame alone, but for one payload of 28 bytes.
+// Seeds steps that lie in their commit frame alone, but for one payload of 28 bytes.
 constexpr uint64_t SmallSeed(uint64_t i) { return kTiny | (3 * i + 2); }
 
 struct SampleShape {
@@ -49,7 +49,7 @@ struct Sample {
 bool IsOfTheStore(const std::string& path);
 // Which frame of a file a byte lies in: "commit", "payload", "padding", …
 std::string RegionOf(const std::string& path, const std::string& bytes, uint64_t offset);
-// Of frames that are written twice (FORMAT.md, "Copies").
+// Returns true for frames that are written twice (FORMAT.md, "Copies").
 bool HasCopy(const std::string& region);
 
 // Saves, replaces, deletes (of items, too), pins, in so many sessions.
@@ -68,7 +68,7 @@ struct Demands {
   std::set<uint64_t> undecided = {};
 };
 std::string Examine(const std::shared_ptr<SimWorld>& world, Steps wanted, const Demands& demands);
-// How often a store did not open, in this process.
+// Counts the stores that did not open, in this process.
 uint64_t& RefusedOpens();
 
 }  // namespace stepwell::sim

@@ -31,10 +31,10 @@ struct PartStores {
   std::vector<db::Store*> Pointers() const;
 };
 
-// What part 0 shows, every byte of it checked. Wrong bytes are kInternal.
+// Reads the steps that part 0 shows, and checks every byte. Wrong bytes are kInternal.
 Result<db::Saves> ReadSaves(db::Store* root);
 
-// What a program of several processes does, one thing after the other.
+// A program of several processes, which does one thing after the other.
 class GroupWorkload {
  public:
   GroupWorkload(StoreMachine* machine, uint64_t seed) : machine_(machine), prng_(seed) {
@@ -45,7 +45,7 @@ class GroupWorkload {
   // From now on an operation may fail: the first error ends the run, and is not a problem.
   void Tolerate() { tolerant_ = true; }
   const std::string& problem() const { return problem_; }
-  // What part 0 may show: the second is not acknowledged.
+  // The states that part 0 may show. The second is not acknowledged.
   std::vector<db::Saves> Legal() const;
   // Saves that each part has acknowledged as prepared, and that nothing has begun to decide.
   std::vector<std::set<uint64_t>> Undecided() const;
@@ -82,7 +82,8 @@ struct GroupExpected {
 };
 
 inline const std::string kListFailed = "a list failed";
-// Whether every save that a part promised to keep is prepared, or decided. Returns what is not so.
+// Checks that every save that a part promised to keep is prepared, or decided. Returns those that
+// are neither.
 std::string CheckKept(const PartStores& stores, const GroupExpected& expected);
 
 // An image is opened (after so many more crashes), read through part 0, settled, takes another step

@@ -20,7 +20,7 @@ inline constexpr uint64_t kSectorBytes = 512;
 inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr uint64_t kSectorsPerPage = kPageBytes / kSectorBytes;
 
-// What a crash does to an unsynced sector, in parts of the sum.
+// Odds of the fates of an unsynced sector in a crash, in parts of the sum.
 struct SectorOdds {
   uint32_t keep = 1;
   uint32_t drop = 1;
@@ -70,8 +70,8 @@ class Inode : public std::enable_shared_from_this<Inode> {
   const Content& live() const { return live_; }
   const Content& medium() const { return medium_; }
   bool clean() const { return dirty_.empty() && !size_dirty_ && truncated_to_ == kNone; }
-  // What a read of the live file returns; zeros past the end. A direct one goes around the cache:
-  // what a failed sync lost is not there.
+  // Reads the live file; zeros past the end. A direct read goes around the cache, so it lacks what
+  // a failed sync lost.
   void Read(uint64_t offset, MutableBytes out, bool direct) const;
   void Write(uint64_t offset, ConstBytes data);
   void Allocate(uint64_t offset, uint64_t length);
@@ -86,7 +86,7 @@ class Inode : public std::enable_shared_from_this<Inode> {
   void FailSync(Prng* prng);
   // The kernel's own writeback: one dirty sector reaches the medium early.
   void WriteBackOne(Prng* prng);
-  // What this file holds after a power cut.
+  // Returns the file's contents after a power cut.
   Content Survivor(const SectorOdds& odds, Prng* prng) const;
   // Both images at once, for rot and surgery. `size` and names are left alone.
   void Poke(uint64_t offset, ConstBytes data);

@@ -63,7 +63,7 @@ struct Fault {
 
 inline constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 40;  // a disk that never fills
 
-// How unsynced name operations survive a power cut.
+// The ways in which a power cut keeps unsynced name operations.
 enum class NameLoss : uint8_t {
   kPrefix,              // a prefix of all of them: one journal
   kPrefixPerDirectory,  // a prefix in each directory
@@ -105,7 +105,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   // operation finds it. null: no more.
   using Hook = std::function<void(OpKind kind)>;
   void SetHook(Hook hook);
-  // Whether an open file has a lock on that path.
+  // Returns true if an open file has a lock on that path.
   bool HasLocks(const std::string& path) const;
 
   // The machine after a power cut now (or at the freeze): a new world of which all is durable. This
@@ -118,10 +118,10 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   // --- faults ---
   void AddFault(const Fault& fault);
   void ClearFaults();
-  // How often one of the faults has struck.
+  // Counts the faults that have struck.
   uint64_t faults_struck() const;
   void SetCapacity(uint64_t bytes);
-  // Whether the file system can punch holes (it can at first); images inherit it.
+  // Sets whether the file system can punch holes (it can at first). Images inherit it.
   void SetCanPunch(bool can);
   uint64_t UsedBytes() const;
   // Rot, in the cache and on the medium at once. False when there is no such byte.
@@ -132,9 +132,9 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   // All files (not directories) that the live system sees, with their sizes, sorted by path.
   std::vector<std::pair<std::string, uint64_t>> Files() const;
   std::optional<std::string> Contents(const std::string& path) const;
-  // Of every live name and byte: equal fingerprints, equal images.
+  // Covers every live name and byte: equal fingerprints, equal images.
   uint64_t Fingerprint() const;
-  // Whether all of the live state is durable.
+  // Returns true if all of the live state is durable.
   bool AllDurable() const;
 
  private:

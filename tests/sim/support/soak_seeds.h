@@ -7,7 +7,7 @@
 
 namespace stepwell::sim {
 
-// As STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS say; false: neither is set.
+// Reads STEPWELL_SIM_SEED and STEPWELL_SIM_ROUNDS; false if neither is set.
 inline bool SeedsFromOutside(uint64_t* first, uint64_t* rounds) {
   const char* seed_text = std::getenv("STEPWELL_SIM_SEED");
   const char* rounds_text = std::getenv("STEPWELL_SIM_ROUNDS");

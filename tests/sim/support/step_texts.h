@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the simulation's steps have for metadata and metrics.
+// The metadata and metrics of the simulation's steps.
 #pragma once
 
 #include <string_view>
@@ -11,8 +11,8 @@ namespace stepwell::sim {
 
 inline constexpr std::string_view kMetadata = "{\"seed\": ";  // how a step's metadata begins
 
-// Whether the store's texts of these steps, by the index where there is one, are theirs: kInternal
-// if not, else the first error of reading.
+// Checks the store's texts of these steps, which come from the index where there is one. kInternal
+// if they differ, else the first error of reading.
 Status CheckTexts(db::Store* store, const Steps& wanted);
 
 }  // namespace stepwell::sim

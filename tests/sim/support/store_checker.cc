@@ -16,7 +16,7 @@ std::string Describe(const std::vector<Steps>& legal) {
   return text;
 }
 
-// What the store holds; `problem` when that is not legal.
+// Reads the steps that the store holds. Sets `problem` if they are not legal.
 Steps Observe(db::Store* store, const std::vector<Steps>& legal, std::string* problem) {
   const auto seen = ReadAll(store);
   if (!seen.ok()) {
@@ -38,7 +38,7 @@ std::string CrashAgain(const SimWorld& image, std::vector<Steps> legal, const Im
     StoreMachine machine(world, prng.Next());
     const auto store = machine.Open({.with_index = check.with_index, .path = check.path});
     if (store.ok()) {
-      // What was served once is a promise (a read-only look at a stopped machine is none).
+      // A step that was served once is a promise. (A read-only look at a stopped machine is none.)
       std::string problem;
       const bool running = !world->frozen();
       const Steps seen = Observe(store->get(), legal, &problem);

@@ -19,7 +19,7 @@ struct ImageCheck {
   std::string path = kStorePath;
 };
 
-// How many images this process has checked, and in how many of them RocksDB ran.
+// Counts the images that this process has checked, and those in which RocksDB ran.
 struct ImageCounts {
   uint64_t images = 0;
   uint64_t with_index = 0;

@@ -35,9 +35,9 @@ class StoreMachine {
   Result<std::unique_ptr<db::Store>> Open(const OpenSpec& spec);
   // A planted bug: syncs of segments report success and do nothing.
   void AcknowledgeEarly() { lies_ = true; }
-  // Whether passes of reclaim wait, as for a thread of their own.
+  // Makes passes of reclaim wait, as for a thread of their own, or lets them go on.
   void HoldReclaim(bool hold) { reclaim_worker_->Hold(hold); }
-  // What the stores said, for failure messages.
+  // The log lines of the stores, for failure messages.
   const std::string& log() const { return log_; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store may hold after a crash: an in-memory map that knows nothing of the engine.
+// The states that a store may have after a crash: an in-memory map that knows nothing of the
+// engine.
 //
 // Changes are committed in the order in which they were asked for. So after a crash the store holds
 // all of them up to the last acknowledged one, and then any prefix of those in flight; each wholly

@@ -18,7 +18,7 @@ Shape ShapeOf(uint64_t seed) {
   // A catalog names every live step, so many steps want larger segments.
   if (prng.OneIn(10)) shape.first_steps = 50 + prng.Below(350);
   if (prng.OneIn(100)) shape.first_steps = 1000 + prng.Below(2000);
-  // Of a generator of its own, so that the other seeds' shapes stay.
+  // Uses a generator of its own, so that the other seeds' shapes stay.
   if (Prng many(seed ^ 0x10'000); many.OneIn(400)) shape.first_steps = 10'000 + many.Below(3000);
   if (shape.first_steps > 0) {
     shape.tiny_percent = 90;

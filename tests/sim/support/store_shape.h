@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run is like: sizes and numbers, drawn from its seed.
+// The shape of a run: sizes and numbers, drawn from its seed.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ Status CheckMetrics(const db::StepReader& reader, uint64_t seed) {
   return metrics.empty() ? DataLossError(what) : InternalError(what);
 }
 
-// Whether the file's last block is a trailer, and not that of a life before this one.
+// Returns true if the file's last block is a trailer, and not that of a life before this one.
 bool IsSealed(const SimWorld& world, const std::string& path) {
   const std::string bytes = world.Contents(path).value_or("");
   if (bytes.size() < kPageBytes) return false;
@@ -223,7 +223,7 @@ void Workload::Drop() {
 }
 
 bool Workload::Squeeze(bool on) {
-  // What the full disk refused is known before there is room again.
+  // The refusals of the full disk are known before there is room again.
   if (!on && !WaitAll()) return false;
   squeezed_ = on;
   any_ = false;
@@ -312,7 +312,7 @@ bool Workload::Delete() {
     if (status.ok()) problem_ = StrCat("pinned step ", step, " was deleted");
     return problem_.empty() && !machine_->world().frozen();
   }
-  // What it was to delete may have been a save in flight that the full disk refused.
+  // The step may have been a save in flight that the full disk refused.
   if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
   model_.Deleted(one.front(), status);
   return Expect(status, StrCat("delete of ", one.front()));
@@ -331,7 +331,7 @@ bool Workload::TogglePin() {
 }
 
 bool Workload::DeleteExtra() {
-  // What is in flight may delete or replace a step before it is its turn.
+  // A change in flight may delete or replace a step before it is its turn.
   if (!WaitAll()) return false;
   Steps steps = model_.Newest();
   std::erase_if(steps, [](const auto& step) { return !(step.second & kHasExtra); });
@@ -378,8 +378,8 @@ bool Workload::ReadBeside() {
   return problem_.empty();
 }
 
-// Of a process of its own, which opens a step and keeps it while the writer goes on. On a full disk
-// it could not write its pin.
+// Opens a step in a process of its own and keeps it while the writer goes on. On a full disk that
+// process could not write its pin.
 bool Workload::OpenReaderThatStays() {
   if (squeezed_) return true;
   if (readers_.size() >= shape_.readers) {

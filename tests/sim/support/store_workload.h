@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training program does with a store, from one seed, beside the model of it: saves (several
-// in flight), waits, replaces, deletes (of items, too), pins, retention on and off, loads, readers
+// A training program's use of a store, from one seed, beside the model of it: saves (several in
+// flight), waits, replaces, deletes (of items, too), pins, retention on and off, loads, readers
 // that come and go or stay, clean reopening; at times on a disk that is almost full, or that fails.
 #pragma once
 
@@ -21,11 +21,12 @@ namespace stepwell::sim {
 // Seeds of other than the usual steps.
 inline constexpr uint64_t kTiny = uint64_t{1} << 60;
 inline constexpr uint64_t kLarge = uint64_t{1} << 59;
-// What CheckImage saves: a step above all of the workload's.
+// The step that CheckImage saves, above all of the workload's.
 inline constexpr uint64_t kNewStep = 1'000'000;
 // The shape of the state that is saved under a seed.
 std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
-// What a save under this seed holds: every other one has an item "extra" beside "state".
+// Returns the contents of a save under this seed. Every other one has an item "extra" beside
+// "state".
 uint64_t HeldOf(uint64_t seed);
 Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
                                 db::IfExists if_exists = db::IfExists::kError,
@@ -92,8 +93,8 @@ class Workload {
   bool WaitNewest();
   bool CheckOne();
   bool ReadBeside();
-  // Whether `status` is OK. A stopped machine and a failing disk may fail anything; else nothing
-  // may fail.
+  // Checks that `status` is OK. A stopped machine and a failing disk may fail anything; otherwise
+  // nothing may fail.
   bool Expect(const Status& status, std::string_view what);
 
   StoreMachine* const machine_;
