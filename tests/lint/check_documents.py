@@ -4,8 +4,9 @@
 Markdown keeps to 100 columns and names the subject of a sentence (a process, a caller, no "who" or
 "nobody"). Its links and their anchors exist, and so does what code and documents cite:
 `DESIGN.md, "Readers"` and `FORMAT.md, section 4` name a section. The tests that DESIGN.md's tables
-name are there. Prints one line for each breach and exits 1 when there is one. Tested by
-test_check_documents.py.
+name are there. The guarantees have the same numbers and names in DESIGN.md, which names a test for
+each, in the guide for operators, and in the list of planted bugs. Prints one line for each breach
+and exits 1 when there is one. Tested by test_check_documents.py.
 """
 
 import pathlib
@@ -34,6 +35,11 @@ TEST_PATH = re.compile(r"(?:tests|fuzz)/[\w/.]+\w")
 TEST_FILE = re.compile(r"(?:fuzz|test)_\w+|\w+_(?:test|soak)")
 TEST_NAME = re.compile(r"([A-Z]\w*Test|Damage[A-Z]\w+)(?:\.(\w+))?")
 MUTANTS = re.compile(r"\bmutants? ((?:\w+(?:, )?)+)")
+# In DESIGN.md and the guide: "| G1 | whole steps | … |". In the list of planted bugs, which
+# has some of them: "| G1 whole steps, G2 atomic changes | … |".
+GUARANTEE = re.compile(r"^\| (G\d+) \| ([^|]+) \|", re.MULTILINE)
+BROKEN = re.compile(r"(?<=[|,]) (G\d+) ([^|,]+?)(?=,| \|)")
+OPERATIONS, PLANTED = "api/docs/pages/operations.md", "tests/sim/README.md"
 KNOWN = {"DESIGN.md": "db/DESIGN.md", "FORMAT.md": "format/FORMAT.md"}
 
 
@@ -158,8 +164,36 @@ def check_guards(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
             yield f"{name}:{number}: {missing}: there is no such test"
 
 
+def check_guarantees(root: pathlib.Path) -> Iterator[str]:
+    """Compares the lists of guarantees. A page that is not there is the business of links to it."""
+    texts = {name: (root / name).read_text(encoding="utf-8")
+             for name in (KNOWN["DESIGN.md"], OPERATIONS, PLANTED) if (root / name).is_file()}
+    design = texts.get(KNOWN["DESIGN.md"], "")
+    wanted = GUARANTEE.findall(design)
+    for number, (label, _) in enumerate(wanted, 1):
+        if label != f"G{number}":
+            yield f"{KNOWN['DESIGN.md']}: {label} is where G{number} belongs"
+    for line in design.splitlines():
+        cell = line.rstrip(" |").rpartition("|")[2]
+        named = GUARANTEE.match(line)
+        if named and not any(kind.search(cell) for kind in (TEST_PATH, TEST_FILE, TEST_NAME)):
+            yield f"{KNOWN['DESIGN.md']}: no test guards {named[1]}"
+    if OPERATIONS in texts:
+        stated = GUARANTEE.findall(texts[OPERATIONS])
+        for label, name in wanted:
+            if (label, name) not in stated:
+                yield f'{OPERATIONS}: {label} "{name}" of DESIGN.md is missing'
+        for label, name in stated:
+            if (label, name) not in wanted:
+                yield f'{OPERATIONS}: DESIGN.md has no {label} "{name}"'
+    for row in re.findall(r"^\| G\d+ .*", texts.get(PLANTED, ""), re.MULTILINE):
+        for label, name in BROKEN.findall(row.rsplit("|", 2)[0] + "|"):
+            if (label, name) not in wanted:
+                yield f'{PLANTED}: DESIGN.md has no {label} "{name}"'
+
+
 def check(root: pathlib.Path) -> list[str]:
-    problems = []
+    problems = list(check_guarantees(root))
     for path in check_layers.source_files(root):
         name = path.relative_to(root).as_posix()
         text = check_layers.read_text(path)

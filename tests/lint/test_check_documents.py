@@ -98,3 +98,50 @@ def test_a_guard_that_is_gone_is_caught(
     problems = check_documents.check(house)
     assert len(problems) == 1, problems
     assert problems[0].endswith(f": {missing}: there is no such test")
+
+
+STATED = {
+    "db/DESIGN.md": DESIGN + "\n| G1 | durable | it stays | tests/db/kill_test |\n"
+                    "| G2 | whole steps | all of it | KillTest.LosesNothing |\n",
+    "api/docs/pages/operations.md": "| G1 | durable | It stays. |\n| G2 | whole steps | All. |\n",
+    "tests/sim/README.md": "| G1 durable, G2 whole steps | x, y |\n| G1 durable | x |\n",
+}
+
+
+def write_guarantees(house: pathlib.Path, name: str = "", old: str = "",
+                     new: str = "") -> list[str]:
+    for path, text in STATED.items():
+        (house / path).parent.mkdir(parents=True, exist_ok=True)
+        assert path != name or old in text
+        (house / path).write_text(text.replace(old, new, 1) if path == name else text)
+    return check_documents.check(house)
+
+
+def test_the_same_guarantees_everywhere_are_no_breach(house: pathlib.Path) -> None:
+    assert write_guarantees(house) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "messages"),
+    [
+        ("api/docs/pages/operations.md", "| G2 | whole steps | All. |\n", "",
+         ['G2 "whole steps" of DESIGN.md is missing']),
+        ("api/docs/pages/operations.md", "whole steps", "whole",
+         ['G2 "whole steps" of DESIGN.md is missing', 'DESIGN.md has no G2 "whole"']),
+        ("api/docs/pages/operations.md", "All. |\n", "All. |\n| G3 | fast | Yes. |\n",
+         ['DESIGN.md has no G3 "fast"']),
+        ("tests/sim/README.md", "whole steps", "steps", ['DESIGN.md has no G2 "steps"']),
+        ("db/DESIGN.md", "KillTest.LosesNothing", "by hand", ["no test guards G2"]),
+        ("db/DESIGN.md", "tests/db/kill_test", "tests/db/life_test",
+         ["tests/db/life_test: there is no such test"]),
+        ("db/DESIGN.md", "| G2 |", "| G3 |",
+         ["G3 is where G2 belongs", 'G3 "whole steps" of DESIGN.md is missing',
+          'DESIGN.md has no G2 "whole steps"', 'DESIGN.md has no G2 "whole steps"']),
+    ],
+)
+def test_guarantees_that_differ_are_caught(house: pathlib.Path, name: str, old: str, new: str,
+                                           messages: list[str]) -> None:
+    problems = write_guarantees(house, name, old, new)
+    assert len(problems) == len(messages), problems
+    for problem, message in zip(problems, messages, strict=True):
+        assert problem.endswith(message), problems
