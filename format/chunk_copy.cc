@@ -144,7 +144,7 @@ Fix FixFor(const DTypeInfo& dtype) {
 
 }  // namespace
 
-void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
+void GatherChunk(const StridedArray& array, const DTypeInfo& dtype,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out) {
   const size_t rank = array.shape.size();
   STEPWELL_CHECK(rank <= kRankMax && chunk_shape.size() == rank, "ranks differ");
@@ -165,7 +165,7 @@ void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
   CopyBox(out, from, axes, rank, dtype.item_bytes, FixFor(dtype));
 }
 
-void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
+void GatherChunkPart(const StridedArray& part, std::span<const uint64_t> origin,
                      std::span<const uint64_t> shape, const DTypeInfo& dtype,
                      std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out) {
   const size_t rank = shape.size();
@@ -191,7 +191,7 @@ void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
 
 void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
                   std::span<const uint64_t> chunk_shape, uint64_t chunk_index, const Box& box,
-                  const MutableArrayView& out) {
+                  const MutableStridedArray& out) {
   const size_t rank = shape.size();
   STEPWELL_CHECK(rank <= kRankMax && chunk_shape.size() == rank && box.start.size() == rank,
                  "ranks differ");

@@ -72,12 +72,12 @@ std::vector<uint64_t> ChunksInBox(const Box& box, std::span<const uint64_t> shap
                                   std::span<const uint64_t> chunk_shape);
 
 // Array memory with byte strides (any sign); `data` is element (0, 0, ...).
-struct ArrayView {
+struct StridedArray {
   const std::byte* data = nullptr;
   std::span<const uint64_t> shape;
   std::span<const int64_t> strides_bytes;
 };
-struct MutableArrayView {
+struct MutableStridedArray {
   std::byte* data = nullptr;
   std::span<const uint64_t> shape;  // of the destination region (the box's extents)
   std::span<const int64_t> strides_bytes;
@@ -87,11 +87,11 @@ std::vector<int64_t> CStrides(std::span<const uint64_t> shape, uint64_t item_byt
 // Writes chunk `chunk_index` of `array` to `out` (ChunkBytes long), zero-padded at the edges.
 // Sub-byte types are stored with zero high bits, bools as 0 or 1. The common case of
 // whole contiguous rows is one memcpy.
-void GatherChunk(const ArrayView& array, const DTypeInfo& dtype,
+void GatherChunk(const StridedArray& array, const DTypeInfo& dtype,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
 // The same for an array of `shape` of which `part` has the box that begins at `origin`: copies only
 // what the box has of the chunk, and pads nothing.
-void GatherChunkPart(const ArrayView& part, std::span<const uint64_t> origin,
+void GatherChunkPart(const StridedArray& part, std::span<const uint64_t> origin,
                      std::span<const uint64_t> shape, const DTypeInfo& dtype,
                      std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out);
 // Returns true if the chunk is one contiguous, unpadded run of the C-contiguous array; a read can
@@ -103,6 +103,6 @@ bool ChunkIsContiguous(std::span<const uint64_t> shape, std::span<const uint64_t
 // 0x08; all versions read 0xF8 as the same value).
 void ScatterChunk(ConstBytes chunk, const DTypeInfo& dtype, std::span<const uint64_t> shape,
                   std::span<const uint64_t> chunk_shape, uint64_t chunk_index, const Box& box,
-                  const MutableArrayView& out);
+                  const MutableStridedArray& out);
 
 }  // namespace stepwell::format

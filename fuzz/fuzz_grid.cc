@@ -139,7 +139,7 @@ void Copy(Input* input) {
   Check(std::is_sorted(inside.begin(), inside.end()), "chunks of a box are not in order");
   const Shape zero(shape.size(), 0);
   const uint64_t chunk_bytes = ChunkBytes(chunk_shape, dtype.item_bytes);
-  const MutableArrayView view{out.data() + out_first, box_shape, out_strides};
+  const MutableStridedArray view{out.data() + out_first, box_shape, out_strides};
   for (uint64_t i = 0; i < ChunkCount(shape, chunk_shape); ++i) {
     std::vector<std::byte> chunk(chunk_bytes, std::byte{0xEE});
     GatherChunk({array.data() + first, shape, strides}, dtype, chunk_shape, i, chunk.data());

@@ -16,18 +16,18 @@ namespace {
 constexpr size_t kCopyBlockBytes = size_t{4} << 20;
 
 // Made ahead, when there is memory.
-const Status kRefusalWithoutWords = AbortedError("not done after an earlier failure");
+const Status kRefusalWithoutMessage = AbortedError("not done after an earlier failure");
 
 // Returns true for errors of lock calls that the kernel, the file system or its server does not
 // support.
-bool SaysNoLocks(int os_error) {
+bool IsLockUnsupported(int os_error) {
   return os_error == ENOSYS || os_error == EOPNOTSUPP || os_error == ENOLCK || os_error == EINVAL;
 }
 
 }  // namespace
 
 Status LockStatus(int os_error, const std::string& path) {
-  if (!SaysNoLocks(os_error)) return ErrnoStatus(os_error, "lock " + path);
+  if (!IsLockUnsupported(os_error)) return ErrnoStatus(os_error, "lock " + path);
   return {
       StatusCode::kIoError,
       StrCat(path, ": its file system cannot lock files (",
@@ -38,7 +38,7 @@ Status LockStatus(int os_error, const std::string& path) {
 }
 
 bool LacksLocks(const Status& status) {
-  return status.code() == StatusCode::kIoError && SaysNoLocks(status.os_error());
+  return status.code() == StatusCode::kIoError && IsLockUnsupported(status.os_error());
 }
 
 void Freeze::Trip(const Status& error) {
@@ -49,7 +49,7 @@ void Freeze::Trip(const Status& error) {
     refusal_ = {StatusCode::kAborted,
                 StrCat("not done after an earlier failure: ", error_.message()), error_.os_error()};
   } catch (const std::bad_alloc&) {
-    refusal_ = kRefusalWithoutWords;
+    refusal_ = kRefusalWithoutMessage;
   }
   frozen_.store(true, std::memory_order_release);
 }

@@ -127,7 +127,7 @@ class File {
   const std::shared_ptr<Freeze> freeze_;
 };
 
-struct OpenOptions {
+struct FileOpenOptions {
   bool write = false;
   bool create = false;     // create when absent; needs write
   bool exclusive = false;  // with create: kAlreadyExists when present
@@ -140,7 +140,7 @@ struct OpenOptions {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  virtual Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions&) = 0;
+  virtual Result<std::unique_ptr<File>> Open(const std::string& path, const FileOpenOptions&) = 0;
   virtual Result<FileInfo> Stat(const std::string& path) = 0;  // kNotFound when absent
   // Names in a directory, without "." and "..", sorted.
   virtual Result<std::vector<std::string>> List(const std::string& path) = 0;

@@ -261,7 +261,8 @@ class PosixFileSystem final : public FileSystem {
     while (root_.size() > 1 && root_.back() == '/') root_.pop_back();
   }
 
-  Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) override {
+  Result<std::unique_ptr<File>> Open(const std::string& path,
+                                     const FileOpenOptions& options) override {
     auto freeze = options.freeze ? options.freeze : std::make_shared<Freeze>();
     // Creating and truncating change the disk; opening alone does not.
     if (options.create || options.truncate) STEPWELL_RETURN_IF_ERROR(freeze->Check());

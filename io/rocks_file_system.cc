@@ -261,7 +261,7 @@ class RocksFileSystem final : public rocksdb::FileSystem {
                            IODebugContext*) override {
     std::unique_ptr<File> file;
     const IOStatus opened = changes_->Change([&]() -> Status {
-      OpenOptions options;
+      FileOpenOptions options;
       options.write = true;
       options.create = true;
       options.truncate = true;

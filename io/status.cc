@@ -16,7 +16,7 @@ namespace {
 
 const std::string kNoMessage;
 // Made ahead, when there is memory.
-const Status kErrorWithoutWords =
+const Status kErrorWithoutMessage =
     IoError("an operation failed, and there was no memory to say why");
 
 // Maps an errno to its meaning for the engine. kResourceExhausted is only for "no room on the
@@ -124,7 +124,7 @@ Status ErrnoStatus(int os_error, std::string_view context) {
     return {CodeOfErrno(os_error), StrCat(context, ": ", std::generic_category().message(os_error)),
             os_error};
   } catch (const std::bad_alloc&) {  // threads of ours come here, too
-    return kErrorWithoutWords;
+    return kErrorWithoutMessage;
   }
 }
 

@@ -26,14 +26,14 @@ constexpr std::chrono::milliseconds kBrokenInterval{1};
 constexpr std::chrono::seconds kBrokenWait{10};  // for ops that a broken ring does not give back
 
 // An op on its way, in one of the lists below: moving it from one to another never allocates.
-struct Slot {
+struct PendingOp {
   Transfer transfer;
-  std::list<Slot>::iterator self;
+  std::list<PendingOp>::iterator self;
 };
-using SlotList = std::list<Slot>;
+using PendingOps = std::list<PendingOp>;
 
-void MoveToEnd(Slot* slot, SlotList* from, SlotList* to) {
-  to->splice(to->end(), *from, slot->self);
+void MoveToEnd(PendingOp* pending, PendingOps* from, PendingOps* to) {
+  to->splice(to->end(), *from, pending->self);
 }
 
 // Threads: the ring is made without IORING_SETUP_SINGLE_ISSUER (and so without DEFER_TASKRUN, which
@@ -61,7 +61,7 @@ class UringDisk final : public Disk {
  private:
   void FillQueue();
   void ArmWake();
-  bool PrepareOne(Slot* slot);
+  bool PrepareOne(PendingOp* pending);
   void Enter(bool wait);
   void Reap();
   void EndBroken();
@@ -74,10 +74,10 @@ class UringDisk final : public Disk {
   size_t depth_ = 0;
   size_t in_kernel_max_ = 0;  // leaves a submission entry for the wake-up
 
-  SlotList free_;
-  SlotList backlog_;
-  SlotList in_kernel_;
-  SlotList finished_;
+  PendingOps free_;
+  PendingOps backlog_;
+  PendingOps in_kernel_;
+  PendingOps finished_;
   bool wake_armed_ = false;
   bool woken_ = false;
   Status broken_;  // why the ring cannot be entered; OK: it can
@@ -182,24 +182,24 @@ void UringDisk::FillQueue() {
   if (!broken_.ok()) return EndBroken();
   if (!wake_armed_) ArmWake();
   while (!backlog_.empty() && in_kernel_.size() < in_kernel_max_) {
-    Slot* const slot = &backlog_.front();
-    if (slot->transfer.EndBeforeCall()) {
-      MoveToEnd(slot, &backlog_, &finished_);
+    PendingOp* const pending = &backlog_.front();
+    if (pending->transfer.EndBeforeCall()) {
+      MoveToEnd(pending, &backlog_, &finished_);
       continue;
     }
-    if (!PrepareOne(slot)) {
+    if (!PrepareOne(pending)) {
       Enter(/*wait=*/false);  // empties the submission queue
-      if (!PrepareOne(slot)) return;
+      if (!PrepareOne(pending)) return;
     }
     if (!broken_.ok()) return;
-    MoveToEnd(slot, &backlog_, &in_kernel_);
+    MoveToEnd(pending, &backlog_, &in_kernel_);
   }
 }
 
-bool UringDisk::PrepareOne(Slot* slot) {
+bool UringDisk::PrepareOne(PendingOp* pending) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
   if (sqe == nullptr) return false;
-  const Transfer& transfer = slot->transfer;
+  const Transfer& transfer = pending->transfer;
   const Op& op = *transfer.op();
   const auto file_slot = file_slots_.find(op.file);
   const bool fixed_file = file_slot != file_slots_.end();
@@ -228,7 +228,7 @@ bool UringDisk::PrepareOne(Slot* slot) {
     }
   }
   if (fixed_file) sqe->flags |= IOSQE_FIXED_FILE;
-  io_uring_sqe_set_data(sqe, slot);
+  io_uring_sqe_set_data(sqe, pending);
   return true;
 }
 
@@ -254,18 +254,18 @@ void UringDisk::Enter(bool wait) {
 
 // Ends what the kernel has not taken; after a while also what it does not give back.
 void UringDisk::EndBroken() {
-  const auto end = [this](Slot* slot, SlotList* list) {
-    slot->transfer.Abandon(broken_);
-    MoveToEnd(slot, list, &finished_);
+  const auto end = [this](PendingOp* pending, PendingOps* list) {
+    pending->transfer.Abandon(broken_);
+    MoveToEnd(pending, list, &finished_);
   };
   // These are still in the submission queue, so the kernel has not taken them.
   for (unsigned i = io_uring_smp_load_acquire(ring_.sq.khead); i != ring_.sq.sqe_tail; ++i) {
     const io_uring_sqe& sqe = ring_.sq.sqes[i & ring_.sq.ring_mask];
-    Slot* const slot = reinterpret_cast<Slot*>(static_cast<uintptr_t>(sqe.user_data));
+    PendingOp* const pending = reinterpret_cast<PendingOp*>(static_cast<uintptr_t>(sqe.user_data));
     // Those that an earlier call has ended are not in the list any more.
     if (std::any_of(in_kernel_.begin(), in_kernel_.end(),
-                    [slot](const Slot& taken) { return &taken == slot; })) {
-      end(slot, &in_kernel_);
+                    [pending](const PendingOp& taken) { return &taken == pending; })) {
+      end(pending, &in_kernel_);
     }
   }
   if (std::chrono::steady_clock::now() > broken_since_ + kBrokenWait) {
@@ -279,10 +279,10 @@ void UringDisk::EndBroken() {
 void UringDisk::Reap() {
   io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
-    auto* slot = static_cast<Slot*>(io_uring_cqe_get_data(cqe));
+    auto* pending = static_cast<PendingOp*>(io_uring_cqe_get_data(cqe));
     const int result = cqe->res;
     io_uring_cqe_seen(&ring_, cqe);
-    if (slot == nullptr) {  // the wake-up
+    if (pending == nullptr) {  // the wake-up
       uint64_t ignored = 0;
       wake_armed_ = false;
       if (read(wake_descriptor_, &ignored, sizeof(ignored)) > 0) woken_ = true;
@@ -292,12 +292,12 @@ void UringDisk::Reap() {
       // Queued work that was never begun: the kernel has no worker thread for it and may start none
       // (RLIMIT_NPROC, a container's pids limit), and would say so again; or the thread that queued
       // it has ended.
-      RunBlocking(slot->transfer.op());
-      MoveToEnd(slot, &in_kernel_, &finished_);
-    } else if (slot->transfer.Step(result)) {
-      MoveToEnd(slot, &in_kernel_, &finished_);
+      RunBlocking(pending->transfer.op());
+      MoveToEnd(pending, &in_kernel_, &finished_);
+    } else if (pending->transfer.Step(result)) {
+      MoveToEnd(pending, &in_kernel_, &finished_);
     } else {
-      backlog_.splice(backlog_.begin(), in_kernel_, slot->self);
+      backlog_.splice(backlog_.begin(), in_kernel_, pending->self);
     }
   }
 }
@@ -306,9 +306,9 @@ size_t UringDisk::RunCompletions() {
   // Those that finish meanwhile come next time; so do the rest when a call throws.
   const size_t count = finished_.size();
   for (size_t i = 0; i < count; ++i) {
-    Slot* const slot = &finished_.front();
-    MoveToEnd(slot, &finished_, &free_);  // before the call, which may submit
-    slot->transfer.op()->OnComplete();
+    PendingOp* const pending = &finished_.front();
+    MoveToEnd(pending, &finished_, &free_);  // before the call, which may submit
+    pending->transfer.op()->OnComplete();
   }
   return count;
 }
@@ -337,8 +337,10 @@ void UringDisk::UnregisterFile(File* file) {
   const auto found = file_slots_.find(file);
   if (found == file_slots_.end()) return;
   // The kernel may look the slot up as late as in a worker thread of its own.
-  const auto uses_slot = [file](const Slot& slot) { return slot.transfer.op()->file == file; };
-  while (std::any_of(in_kernel_.begin(), in_kernel_.end(), uses_slot)) {
+  const auto uses_file = [file](const PendingOp& pending) {
+    return pending.transfer.op()->file == file;
+  };
+  while (std::any_of(in_kernel_.begin(), in_kernel_.end(), uses_file)) {
     Enter(/*wait=*/true);
     Reap();
     if (!broken_.ok()) EndBroken();

@@ -35,7 +35,7 @@ Status CheckStep(const std::string& text) {
   return text == "latest" ? OkStatus() : ParseStep(text).status();
 }
 
-Result<Outcome> RunCat(const CatArguments& arguments, const Invocation& invocation) {
+Result<CommandResult> RunCat(const CatArguments& arguments, const Invocation& invocation) {
   STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step));
   std::vector<std::string> words = {"cat"};
   if (arguments.full) words.emplace_back("--full");
@@ -49,7 +49,7 @@ Result<Outcome> RunCat(const CatArguments& arguments, const Invocation& invocati
   return RunPython(std::move(words));
 }
 
-Result<Outcome> RunDiff(const DiffArguments& arguments, const Invocation& invocation) {
+Result<CommandResult> RunDiff(const DiffArguments& arguments, const Invocation& invocation) {
   STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step));
   STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step_b));
   std::vector<std::string> words = {"diff"};

@@ -11,7 +11,7 @@ struct BranchArguments : StoreArguments {
   std::string name;
 };
 
-Result<Outcome> RunBranch(const BranchArguments& arguments, bool json) {
+Result<CommandResult> RunBranch(const BranchArguments& arguments, bool json) {
   std::vector<std::string> words = {"branch"};
   if (!arguments.step.empty()) {
     STEPWELL_RETURN_IF_ERROR(ParseStep(arguments.step).status());
@@ -22,7 +22,7 @@ Result<Outcome> RunBranch(const BranchArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
-Result<Outcome> RunBranches(const StoreArguments& arguments, bool json) {
+Result<CommandResult> RunBranches(const StoreArguments& arguments, bool json) {
   std::vector<std::string> words = {"branches"};
   if (json) words.emplace_back("--json");
   words.insert(words.end(), {"--", arguments.store});

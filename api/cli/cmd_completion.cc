@@ -8,8 +8,8 @@
 namespace stepwell::cli {
 namespace {
 
-Result<Outcome> RunCompletion(const std::string& shell, bool json) {
-  Outcome outcome;
+Result<CommandResult> RunCompletion(const std::string& shell, bool json) {
+  CommandResult outcome;
   if (shell == "bash") {
     outcome.text = kBashScript;
   } else if (shell == "zsh") {

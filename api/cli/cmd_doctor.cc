@@ -108,13 +108,13 @@ std::string ReportText(const std::string& directory, const DoctorReport& report)
   return text;
 }
 
-Result<Outcome> RunDoctor(const std::string& directory, Invocation* invocation) {
+Result<CommandResult> RunDoctor(const std::string& directory, Invocation* invocation) {
   const Result<DoctorReport> report = ExamineMachine(directory);
   if (!report.ok()) {
     invocation->hint = "give the directory that the store is, or will be, in";
     return report.status();
   }
-  Outcome outcome;
+  CommandResult outcome;
   outcome.text =
       invocation->json ? JsonText(ReportJson(directory, *report)) : ReportText(directory, *report);
   return outcome;

@@ -79,7 +79,7 @@ Json PlanJson(const LoadPlan& plan, bool slices) {
           {"total", CostJson(plan.total)}};
 }
 
-Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunExplain(const ExplainArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(arguments.mesh));
   std::vector<SpecRule> rules;
   for (const std::string& text : arguments.specs) {
@@ -89,7 +89,7 @@ Result<Outcome> RunExplain(const ExplainArguments& arguments, Invocation* invoca
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
   STEPWELL_ASSIGN_OR_RETURN(const LoadPlan plan, step.PlanLoad(mesh, rules));
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     Json json = PlanJson(plan, arguments.slices);
     json["store"] = arguments.store;

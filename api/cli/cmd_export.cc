@@ -80,7 +80,7 @@ Result<ExportReport> ExportTo(const ExportArguments& arguments, const CLI::App& 
   const Interrupts interrupts;
   const auto show = [&](uint64_t done, uint64_t all) {
     if (all > 0) progress.Update(done, all);
-    return !Interrupts::Noted();
+    return !Interrupts::Received();
   };
   const std::string destination = Absolute(arguments.destination);
   if (arguments.to == Format::kOrbax) {
@@ -99,14 +99,14 @@ Result<ExportReport> ExportTo(const ExportArguments& arguments, const CLI::App& 
   return store->ExportArchive(step, destination, archive, arguments.path);
 }
 
-Result<Outcome> RunExport(const ExportArguments& arguments, const CLI::App& command,
-                          Invocation* invocation) {
+Result<CommandResult> RunExport(const ExportArguments& arguments, const CLI::App& command,
+                                Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step opened, ReadStep(&store, arguments.step));
   const uint64_t step = opened.info().step;
   STEPWELL_ASSIGN_OR_RETURN(const ExportReport report, ExportTo(arguments, command, &store, step));
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},

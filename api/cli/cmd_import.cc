@@ -37,7 +37,7 @@ ImportOptions OptionsOf(const ImportArguments& arguments, Progress* progress) {
   options.items = arguments.items;
   if (arguments.if_exists == "replace") options.if_exists = IfExists::kReplace;
   if (arguments.if_exists == "skip") options.if_exists = IfExists::kSkip;
-  options.keep_waiting = [] { return !Interrupts::Noted(); };
+  options.keep_waiting = [] { return !Interrupts::Received(); };
   if (progress != nullptr) {
     options.progress = [progress](uint64_t done, uint64_t all) { progress->Update(done, all); };
   }
@@ -88,7 +88,7 @@ Status RunImports(Store* store, const ImportArguments& arguments, std::vector<Im
   std::optional<SaveHandle> last;
   for (Import& import : *imports) {
     if (import.skipped) continue;
-    if (Interrupts::Noted()) return CancelledError("the import was cancelled");
+    if (Interrupts::Received()) return CancelledError("the import was cancelled");
     Progress progress(StrCat("importing step ", import.step));
     STEPWELL_ASSIGN_OR_RETURN(SaveHandle handle, store->Import(import.path, import.step,
                                                                OptionsOf(arguments, &progress)));
@@ -121,9 +121,9 @@ Status VerifyImports(Store* store, const ImportArguments& arguments,
   return OkStatus();
 }
 
-Outcome ReportImports(const ImportArguments& arguments, const std::vector<Import>& imports,
-                      bool json) {
-  Outcome outcome;
+CommandResult ReportImports(const ImportArguments& arguments, const std::vector<Import>& imports,
+                            bool json) {
+  CommandResult outcome;
   if (json) {
     Json list = Json::array();
     for (const Import& import : imports) {
@@ -147,7 +147,7 @@ Outcome ReportImports(const ImportArguments& arguments, const std::vector<Import
   return outcome;
 }
 
-Result<Outcome> ImportFile(const ImportArguments& arguments, bool json) {
+Result<CommandResult> ImportFile(const ImportArguments& arguments, bool json) {
   if (!arguments.items.empty() || arguments.verify) {
     return InvalidArgumentError(StrCat(arguments.source,
                                        " is a file: --item and --verify are for "
@@ -165,7 +165,7 @@ Result<Outcome> ImportFile(const ImportArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
-Result<Outcome> RunImport(const ImportArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunImport(const ImportArguments& arguments, Invocation* invocation) {
   std::error_code unreadable;  // the import reports it
   if (std::filesystem::is_regular_file(arguments.source, unreadable)) {
     return ImportFile(arguments, invocation->json);

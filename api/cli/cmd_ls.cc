@@ -116,7 +116,7 @@ struct LsArguments : StoreArguments {
   size_t last = 0;                   // 0: all
 };
 
-Result<Outcome> ListPushed(const LsArguments& arguments, bool json) {
+Result<CommandResult> ListPushed(const LsArguments& arguments, bool json) {
   std::vector<std::string> words = {"ls", "--last", std::to_string(arguments.last)};
   for (const std::string& option : arguments.options) words.push_back("--option=" + option);
   if (json) words.emplace_back("--json");
@@ -138,7 +138,7 @@ bool HasPushed(const std::string& path) {
   return false;
 }
 
-Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunLs(const LsArguments& arguments, Invocation* invocation) {
   if (arguments.store.find("://") != std::string::npos) {
     return ListPushed(arguments, invocation->json);
   }
@@ -151,7 +151,7 @@ Result<Outcome> RunLs(const LsArguments& arguments, Invocation* invocation) {
   std::vector<Line> lines;
   lines.reserve(steps.size());
   for (StepInfo& step : steps) lines.push_back(MakeLine(&store, std::move(step)));
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     Json list = Json::array();
     for (const Line& line : lines) list.push_back(StepJson(line));

@@ -40,7 +40,7 @@ Status CatchUp(View* view, uint64_t steps) {
     const ViewStats stats = view->Stats();  // the end of a look counts the shown steps
     const uint64_t shown = std::min(std::max(stats.shown, stats.made), steps);
     progress.Update(shown, steps, Plural(steps, "step", "steps"));
-    return !Interrupts::Noted();
+    return !Interrupts::Received();
   };
   STEPWELL_ASSIGN_OR_RETURN(const bool current,
                             view->WaitUntilCurrent(milliseconds::max(), keep_waiting));
@@ -53,14 +53,14 @@ Status Follow(const MirrorArguments& arguments, View* view, bool json) {
         StrCat(Printable(view->path()), " shows ", Plural(view->Stats().shown, "step", "steps"),
                " of ", Printable(arguments.store), " and follows it; Ctrl-C ends that\n")));
   }
-  while (!Interrupts::Noted()) {
+  while (!Interrupts::Received()) {
     if (!view->Stats().following) return NotFoundError(view->Stats().last_error);
     std::this_thread::sleep_for(kSlice);
   }
   return OkStatus();
 }
 
-Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunMirror(const MirrorArguments& arguments, Invocation* invocation) {
   ViewOptions options = arguments.options;
   if (!(arguments.interval_seconds > 0 && arguments.interval_seconds <= kIntervalMaxSeconds)) {
     return InvalidArgumentError("--interval is a number of seconds above 0, at most an hour");
@@ -76,11 +76,11 @@ Result<Outcome> RunMirror(const MirrorArguments& arguments, Invocation* invocati
   if (status.ok() && !arguments.once) status = Follow(arguments, view.get(), invocation->json);
   const uint64_t shown = view->Stats().shown;
   const bool keep = arguments.once || arguments.keep;
-  if (Interrupts::Noted()) view->StopMaking();
+  if (Interrupts::Received()) view->StopMaking();
   STEPWELL_RETURN_IF_ERROR(view->Close(keep));
   STEPWELL_RETURN_IF_ERROR(status);
   const ViewStats stats = view->Stats();
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     outcome.text = JsonText(StatsJson(arguments.store, stats));
     return outcome;

@@ -11,13 +11,13 @@ struct PinArguments : StoreArguments {
   std::vector<std::string> steps;
 };
 
-Result<Outcome> RunPin(const PinArguments& arguments, bool pinned, Invocation* invocation) {
+Result<CommandResult> RunPin(const PinArguments& arguments, bool pinned, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
                             StepNumbers(&store, arguments.steps));
   STEPWELL_RETURN_IF_ERROR(store.SetPinned(steps, pinned));
   STEPWELL_RETURN_IF_ERROR(store.Close());
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},

@@ -26,12 +26,12 @@ Result<ReclaimReport> ReclaimWithProgress(Store* store) {
   return running.get();
 }
 
-Result<Outcome> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunReclaim(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const ReclaimReport report, ReclaimWithProgress(&store));
   STEPWELL_ASSIGN_OR_RETURN(const StoreStats stats, store.Stats());
   STEPWELL_RETURN_IF_ERROR(store.Close());
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},

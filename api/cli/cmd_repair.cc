@@ -13,14 +13,14 @@ struct RepairArguments : StoreArguments {
   std::vector<uint64_t> discard;
 };
 
-Result<Outcome> RunRepair(const RepairArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunRepair(const RepairArguments& arguments, Invocation* invocation) {
   invocation->discard.insert(arguments.discard.begin(), arguments.discard.end());
   STEPWELL_ASSIGN_OR_RETURN(auto store,
                             OpenStore(arguments.store, /*read_only=*/false, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const RecoveryReport opened, store.Recovery());
   STEPWELL_ASSIGN_OR_RETURN(const RepairReport report, store.Repair(arguments.accept));
   STEPWELL_RETURN_IF_ERROR(store.Close());
-  Outcome outcome;
+  CommandResult outcome;
   const bool open_losses = !report.losses.empty() && !report.losses_accepted;
   if (open_losses) outcome.exit = ExitCode::kCorruption;
   if (invocation->json) {

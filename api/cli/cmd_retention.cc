@@ -51,10 +51,10 @@ std::string RetentionText(const RetentionReport& report) {
   return StrCat(text, "\n", Table(rows, {true, false}));
 }
 
-Result<Outcome> RunRetention(const StoreArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunRetention(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const RetentionReport report, store.Retention());
-  Outcome outcome;
+  CommandResult outcome;
   outcome.text =
       invocation->json ? JsonText(RetentionJson(arguments, report)) : RetentionText(report);
   return outcome;

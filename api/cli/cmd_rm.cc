@@ -71,7 +71,7 @@ Status Remove(Store* store, const std::vector<Removal>& removals,
   return OkStatus();
 }
 
-Result<Outcome> RunRm(const RmArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunRm(const RmArguments& arguments, Invocation* invocation) {
   std::vector<std::string> items(arguments.items);
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
@@ -92,7 +92,7 @@ Result<Outcome> RunRm(const RmArguments& arguments, Invocation* invocation) {
     STEPWELL_RETURN_IF_ERROR(Remove(&store, removals, items));
     STEPWELL_RETURN_IF_ERROR(store.Close());
   }
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},

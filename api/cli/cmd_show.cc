@@ -157,11 +157,11 @@ std::string PathsText(const Selection& selection) {
   return text;
 }
 
-Result<Outcome> RunShow(const ShowArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunShow(const ShowArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
   STEPWELL_ASSIGN_OR_RETURN(const Selection selection, Select(step, arguments.path));
-  Outcome outcome;
+  CommandResult outcome;
   if (invocation->json) {
     Json entries = Json::array();
     for (const Entry& entry : selection.entries) entries.push_back(EntryJson(entry));

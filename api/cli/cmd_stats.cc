@@ -36,7 +36,7 @@ std::vector<SpacePart> Parts(const SpaceStats& space) {
           {"other", space.other_bytes, "STEPWELL, LOCK, readers' pins"}};
 }
 
-std::vector<SpacePart> OfWhich(const SpaceStats& space) {
+std::vector<SpacePart> Subtotals(const SpaceStats& space) {
   return {{"pinned_by_readers", space.pinned_by_readers_bytes, "deleted, but a reader holds them"},
           {"linked", space.linked_bytes, "in segments with another hard link"}};
 }
@@ -44,7 +44,7 @@ std::vector<SpacePart> OfWhich(const SpaceStats& space) {
 Json StatsJson(const StoreArguments& arguments, const StoreStats& stats, const ItemTotals& totals) {
   Json space = {{"total_bytes", stats.space.total_bytes}};
   for (const SpacePart& part : Parts(stats.space)) space[StrCat(part.name, "_bytes")] = part.bytes;
-  for (const SpacePart& part : OfWhich(stats.space)) {
+  for (const SpacePart& part : Subtotals(stats.space)) {
     space[StrCat(part.name, "_bytes")] = part.bytes;
   }
   Json items = Json::array();
@@ -78,7 +78,7 @@ std::string StatsText(const StoreStats& stats, const ItemTotals& totals) {
   }
   rows.push_back({"total", HumanBytes(stats.space.total_bytes), HumanCount(stats.space.total_bytes),
                   "as the file system allocates them"});
-  for (const SpacePart& part : OfWhich(stats.space)) {
+  for (const SpacePart& part : Subtotals(stats.space)) {
     if (part.bytes == 0) continue;
     rows.push_back({StrCat("of which ", part.name), HumanBytes(part.bytes), HumanCount(part.bytes),
                     part.what});
@@ -101,7 +101,7 @@ std::string StatsText(const StoreStats& stats, const ItemTotals& totals) {
   return text;
 }
 
-Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunStats(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<StepInfo> steps, store.Steps());
   ItemTotals totals;
@@ -126,7 +126,7 @@ Result<Outcome> RunStats(const StoreArguments& arguments, Invocation* invocation
   stats.steps = steps.size();  // the items are of the same moment
   stats.pinned_steps = static_cast<uint64_t>(
       std::count_if(steps.begin(), steps.end(), [](const StepInfo& step) { return step.pinned; }));
-  Outcome outcome;
+  CommandResult outcome;
   outcome.text =
       invocation->json ? JsonText(StatsJson(arguments, stats, totals)) : StatsText(stats, totals);
   return outcome;

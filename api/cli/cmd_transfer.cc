@@ -28,7 +28,7 @@ void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::s
   if (json) words->emplace_back("--json");
 }
 
-Result<Outcome> RunPush(const TransferArguments& arguments, bool json) {
+Result<CommandResult> RunPush(const TransferArguments& arguments, bool json) {
   std::vector<std::string> words = {"push"};
   AddCommon(arguments, json, &words);
   words.insert(words.end(), {"--layout", arguments.layout, "--leaves", arguments.leaves,
@@ -39,7 +39,7 @@ Result<Outcome> RunPush(const TransferArguments& arguments, bool json) {
   return RunPython(std::move(words));
 }
 
-Result<Outcome> RunPull(const TransferArguments& arguments, bool json) {
+Result<CommandResult> RunPull(const TransferArguments& arguments, bool json) {
   std::vector<std::string> words = {"pull"};
   AddCommon(arguments, json, &words);
   if (!arguments.step.empty()) {

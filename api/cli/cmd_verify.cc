@@ -147,8 +147,8 @@ Status VerifyStore(Store* store, const std::string& name, const std::optional<ui
   return OkStatus();
 }
 
-Outcome OutcomeOf(Verified verified, bool json, Json document) {
-  Outcome outcome;
+CommandResult OutcomeOf(Verified verified, bool json, Json document) {
+  CommandResult outcome;
   outcome.text = std::move(verified.text);
   outcome.exit = verified.damaged > 0     ? ExitCode::kCorruption
                  : verified.unchecked > 0 ? ExitCode::kError
@@ -163,8 +163,8 @@ Outcome OutcomeOf(Verified verified, bool json, Json document) {
 }
 
 // The root of a facade, or a single checkpoint: the stores in it, and the files beside these.
-Result<Outcome> VerifyWithin(const StoreArguments& arguments,
-                             const std::vector<std::string>& stores, Invocation* invocation) {
+Result<CommandResult> VerifyWithin(const StoreArguments& arguments,
+                                   const std::vector<std::string>& stores, Invocation* invocation) {
   Progress progress("verifying");
   Verified verified;
   bool found = arguments.step.empty();
@@ -197,7 +197,7 @@ Result<Outcome> VerifyWithin(const StoreArguments& arguments,
   return OutcomeOf(std::move(verified), invocation->json, std::move(document));
 }
 
-Result<Outcome> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
+Result<CommandResult> RunVerify(const StoreArguments& arguments, Invocation* invocation) {
   const std::vector<std::string> within = StoresWithin(arguments.store);
   if (!within.empty()) return VerifyWithin(arguments, within, invocation);
   Result<Store> store = OpenStore(arguments.store, /*read_only=*/true, invocation);

@@ -14,7 +14,7 @@
 namespace stepwell::cli {
 
 CLI::App* AddCommand(CLI::App* program, Invocation* invocation, const std::string& name,
-                     const std::string& what, std::function<Result<Outcome>()> run) {
+                     const std::string& what, std::function<Result<CommandResult>()> run) {
   CLI::App* command = program->add_subcommand(name, what);
   command->add_flag("--json", invocation->json, "print one JSON document");
   command->callback([invocation, run = std::move(run)] { invocation->run = run; });

@@ -35,14 +35,14 @@ enum class ExitCode : int {
 inline constexpr int kJsonSchema = 1;
 
 // The end of a command: the text that is still to be printed on stdout, and the exit status.
-struct Outcome {
+struct CommandResult {
   std::string text;
   ExitCode exit = ExitCode::kOk;
 };
 
 // The command that the parsed arguments name.
 struct Invocation {
-  std::function<Result<Outcome>()> run;
+  std::function<Result<CommandResult>()> run;
   std::string command;  // its name
   bool json = false;
   bool untrusted = false;           // only for commands with a STORE: OpenOptions has it
@@ -84,7 +84,7 @@ void AddVerify(CLI::App* program, Invocation* invocation);
 
 // A command with --json, whose callback sets `run`.
 CLI::App* AddCommand(CLI::App* program, Invocation* invocation, const std::string& name,
-                     const std::string& what, std::function<Result<Outcome>()> run);
+                     const std::string& what, std::function<Result<CommandResult>()> run);
 // Positional arguments and options that mean the same in every command.
 void AddStore(CLI::App* command, std::string* store);
 CLI::Option* AddStep(CLI::App* command, std::string* step);

@@ -6,14 +6,14 @@
 namespace stepwell::cli {
 namespace {
 
-std::atomic<bool> g_noted{false};
+std::atomic<bool> g_received{false};
 
 }  // namespace
 
 Interrupts::Interrupts() {
-  g_noted = false;
+  g_received = false;
   struct sigaction action {};
-  action.sa_handler = [](int) { g_noted = true; };
+  action.sa_handler = [](int) { g_received = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, &interrupt_);
   sigaction(SIGTERM, &action, &terminate_);
@@ -24,6 +24,6 @@ Interrupts::~Interrupts() {
   sigaction(SIGTERM, &terminate_, nullptr);
 }
 
-bool Interrupts::Noted() { return g_noted; }
+bool Interrupts::Received() { return g_received; }
 
 }  // namespace stepwell::cli

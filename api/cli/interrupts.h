@@ -15,7 +15,7 @@ class Interrupts {
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  static bool Noted();
+  static bool Received();
 
  private:
   struct sigaction interrupt_ {};

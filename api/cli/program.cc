@@ -65,7 +65,7 @@ constexpr Command kCommands[] = {
 
 // An option of the library, as messages of the engine write it (on_unsupported "skip"), is the
 // program's (--on-unsupported skip).
-std::string InItsWords(std::string message, const CLI::App& command) {
+std::string SpellOptions(std::string message, const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
       if (name.find('-') == std::string::npos) continue;  // a word of English, perhaps
@@ -80,10 +80,10 @@ std::string InItsWords(std::string message, const CLI::App& command) {
 
 // Runs the command and says how it went; nothing of it is printed when it fails.
 ExitCode Run(const Invocation& invocation, const CLI::App& command) {
-  const Result<Outcome> outcome = invocation.run();
+  const Result<CommandResult> outcome = invocation.run();
   const Status status = outcome.ok() ? WriteStdout(outcome->text) : outcome.status();
   if (status.ok()) return outcome->exit;
-  ReportError(Status(status.code(), InItsWords(status.message(), command), status.os_error()),
+  ReportError(Status(status.code(), SpellOptions(status.message(), command), status.os_error()),
               invocation.hint.value_or(HintFor(status, invocation.opened, invocation.command)),
               invocation.json);
   return ExitCodeOf(status);

@@ -45,7 +45,7 @@ std::string Python() {
 
 }  // namespace
 
-Result<Outcome> RunPython(std::vector<std::string> words) {
+Result<CommandResult> RunPython(std::vector<std::string> words) {
   const std::string python = Python();
   words.insert(words.begin(), {python, "-c", kBootstrap});
   std::vector<char*> pointers;

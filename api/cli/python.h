@@ -11,6 +11,6 @@
 namespace stepwell::cli {
 
 // Becomes `python -m stepwell WORDS`; does not return when that works.
-Result<Outcome> RunPython(std::vector<std::string> words);
+Result<CommandResult> RunPython(std::vector<std::string> words);
 
 }  // namespace stepwell::cli

@@ -189,7 +189,7 @@ Status OrbaxCheckpoint::Load() {
   return ReadRootMetadata();
 }
 
-Status OrbaxCheckpoint::OfThis(Status status) const {
+Status OrbaxCheckpoint::CheckUnchanged(Status status) const {
   STEPWELL_ASSIGN_OR_RETURN(const auto info, StatIfThere(file_system_, path_));
   if (info && DirectoryText(*info) == identity_) return status;
   return UnavailableError(

@@ -22,7 +22,7 @@ using format::orbax::ZarrInnerPlace;
 void Scatter(const ImportArray& array, const Shape& chunk_shape, uint64_t chunk_index,
              ConstBytes chunk) {
   const std::vector<int64_t> strides = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
-  const format::MutableArrayView out{array.data, array.zarr.shape, strides};
+  const format::MutableStridedArray out{array.data, array.zarr.shape, strides};
   format::ScatterChunk(chunk, *array.dtype, array.zarr.shape, chunk_shape, chunk_index,
                        format::WholeArray(array.zarr.shape), out);
 }

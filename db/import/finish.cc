@@ -50,7 +50,7 @@ LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
 }
 
 // All of an array, which this share alone has.
-void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf) {
+void SetWholeArray(const ImportArray& array, ImportTree::ArrayLeaf* array_leaf, LeafInput* leaf) {
   leaf->hold = array.hold;
   if (array.kept) {
     leaf->record.chunk_shape = array.zarr.chunk_shape;
@@ -60,17 +60,17 @@ void GiveWhole(const ImportArray& array, ImportTree::Slot* slot, LeafInput* leaf
   }
   leaf->data = array.data;
   leaf->strides_bytes = format::CStrides(array.zarr.shape, array.dtype->item_bytes);
-  leaf->shard_shape = std::move(slot->shard_shape);
-  if (slot->is_scalar) *leaf = ScalarInput(array, std::move(*leaf));
+  leaf->shard_shape = std::move(array_leaf->shard_shape);
+  if (array_leaf->is_scalar) *leaf = ScalarInput(array, std::move(*leaf));
 }
 
 // Some boxes of an array, perhaps none. What is the same for all shares is the same here.
-void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
-               const ImportTree::Slot& slot, LeafInput* leaf) {
+void SetBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
+              const ImportTree::ArrayLeaf& array_leaf, LeafInput* leaf) {
   leaf->partial = true;
   // In several shares, borders of boxes are borders of chunks, if they can be.
   const bool is_cut = dealt.first_share != dealt.last_share;
-  leaf->shard_shape = is_cut ? dealt.box_shape : slot.shard_shape;
+  leaf->shard_shape = is_cut ? dealt.box_shape : array_leaf.shard_shape;
   if (boxes.empty()) return;
   auto holds = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   for (const ImportArray& box : boxes) {
@@ -92,15 +92,15 @@ void GiveBoxes(const DealtArray& dealt, std::span<const ImportArray> boxes,
 void FinishTree(std::span<const DealtArray> arrays, std::span<const ImportArray> read,
                 const ImportShare& share, ImportTree* tree) {
   std::vector<LeafInput> given;
-  for (ImportTree::Slot& slot : tree->slots) {
-    const DealtArray& array = arrays[slot.array];
-    LeafInput& leaf = tree->item.leaves[slot.leaf];
+  for (ImportTree::ArrayLeaf& array_leaf : tree->array_leaves) {
+    const DealtArray& array = arrays[array_leaf.array];
+    LeafInput& leaf = tree->item.leaves[array_leaf.leaf];
     const auto boxes = read.subspan(array.first_box, array.boxes.size());
     if (share.index > 0 && boxes.empty()) continue;
     if (array.last_share == 0) {
-      GiveWhole(boxes.front(), &slot, &leaf);
+      SetWholeArray(boxes.front(), &array_leaf, &leaf);
     } else {
-      GiveBoxes(array, boxes, slot, &leaf);
+      SetBoxes(array, boxes, array_leaf, &leaf);
     }
     if (share.index > 0) given.push_back(std::move(leaf));
   }

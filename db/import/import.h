@@ -76,7 +76,7 @@ class OrbaxCheckpoint {
   io::FileSystem* file_system() const { return file_system_; }
   // `status`; or kUnavailable where another directory has taken the place of this one since it was
   // opened: what was read is of both.
-  Status OfThis(Status status) const;
+  Status CheckUnchanged(Status status) const;
 
  private:
   OrbaxCheckpoint(io::FileSystem* file_system, std::string path)

@@ -18,13 +18,13 @@ constexpr std::chrono::milliseconds kAskInterval{100};
 
 }  // namespace
 
-Status Reading::DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch) {
+Status Reading::DecodeAt(const WantedValue& value, ConstBytes bytes, Scratch* scratch) {
   STEPWELL_RETURN_IF_ERROR(InContext(CheckDigest(value, bytes), value));
   return InContext(DecodeValue(ArrayOf(value), value.chunk_index, bytes, &scratch->chunk), value);
 }
 
 // Checks that a value of an export is the very chunk that was exported.
-Status Reading::CheckDigest(const Value& value, ConstBytes bytes) const {
+Status Reading::CheckDigest(const WantedValue& value, ConstBytes bytes) const {
   const ImportArray& array = ArrayOf(value);
   const auto* const digest = array.index->DigestOf(value.place);
   return digest == nullptr ? OkStatus() : CheckChunk(*digest, array.zarr.codecs.crc32c, bytes);
@@ -35,7 +35,7 @@ Status Reading::RunTask(const Task& task, Scratch* scratch) {
   if (task.kept != nullptr) return RunKept(task, scratch);
   if (task.file == ValuePlace::kInline) {
     for (size_t i = task.value_begin; i < task.value_end; ++i) {
-      const Value& value = values_[i];
+      const WantedValue& value = values_[i];
       const Status status = value.absent
                                 ? FillValue(ArrayOf(value), value.chunk_index, &scratch->chunk)
                                 : DecodeValue(ArrayOf(value), value.chunk_index,
@@ -44,7 +44,7 @@ Status Reading::RunTask(const Task& task, Scratch* scratch) {
     }
     return OkStatus();
   }
-  const Value& first = values_[task.value_begin];
+  const WantedValue& first = values_[task.value_begin];
   STEPWELL_RETURN_IF_ERROR(EnsureRoom(task.length_bytes, &scratch->read));
   const MutableBytes bytes = scratch->read.bytes().first(task.length_bytes);
   const Status read = ReadTo(*task.index, task.file, task.offset_bytes, bytes, scratch);
@@ -82,7 +82,7 @@ Status Reading::RunPiece(const Task& task, Scratch* scratch) {
 }
 
 Status Reading::RunKept(const Task& task, Scratch* scratch) {
-  const Value& value = *task.kept;
+  const WantedValue& value = *task.kept;
   const MutableBytes payload = ArrayOf(value).payloads[value.chunk_index];
   Status status = ReadTo(*task.index, task.file, value.place.offset_bytes, payload, scratch);
   if (status.ok()) status = CheckDigest(value, payload);
@@ -91,7 +91,7 @@ Status Reading::RunKept(const Task& task, Scratch* scratch) {
 }
 
 Status Reading::FinishPlain(const PlainValue& plain, const ValueIndex& index, Scratch* scratch) {
-  const Value& value = *plain.value;
+  const WantedValue& value = *plain.value;
   const ValuePlace& place = value.place;
   const uint64_t before_bytes = plain.chunk_offset_bytes - place.offset_bytes;
   const uint64_t after_bytes = place.length_bytes - before_bytes - plain.chunk.size();

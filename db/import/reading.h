@@ -19,7 +19,7 @@
 namespace stepwell::db::import {
 
 // A stored value that is wanted.
-struct Value {
+struct WantedValue {
   uint32_t array = 0;
   bool absent = false;
   uint64_t chunk_index = 0;
@@ -28,7 +28,7 @@ struct Value {
 
 // A value whose one chunk, not compressed, is read in pieces straight to the array's memory.
 struct PlainValue {
-  const Value* value = nullptr;
+  const WantedValue* value = nullptr;
   MutableBytes chunk;
   uint64_t chunk_offset_bytes = 0;  // in the file
   std::atomic<uint32_t> pieces_left{0};
@@ -43,7 +43,7 @@ struct Task {
   size_t value_begin = 0;
   size_t value_end = 0;
   PlainValue* plain = nullptr;
-  const Value* kept = nullptr;
+  const WantedValue* kept = nullptr;
 };
 
 // The memory that a thread uses for its tasks.
@@ -72,13 +72,13 @@ class Reading {
  private:
   Status CheckSizes() const;
   Status FindValues();
-  void PlaceValues(ImportArray* array, std::span<const Value> values);
+  void PlaceValues(ImportArray* array, std::span<const WantedValue> values);
   Status CheckMemory();
   Status Allocate();
   void PlaceKept();
   void Plan();
-  bool PlanKept(const Value& value);
-  bool PlanPlain(const Value& value);
+  bool PlanKept(const WantedValue& value);
+  bool PlanPlain(const WantedValue& value);
   Status Execute();
   void Work();
   Status RunTask(const Task& task, Scratch* scratch);
@@ -87,16 +87,16 @@ class Reading {
   Status FinishPlain(const PlainValue& plain, const ValueIndex& index, Scratch* scratch);
   Status ReadTo(const ValueIndex& index, uint32_t file, uint64_t offset_bytes, MutableBytes out,
                 Scratch* scratch);
-  Status DecodeAt(const Value& value, ConstBytes bytes, Scratch* scratch);
-  Status CheckDigest(const Value& value, ConstBytes bytes) const;
-  Status InContext(const Status& status, const Value& value) const;
+  Status DecodeAt(const WantedValue& value, ConstBytes bytes, Scratch* scratch);
+  Status CheckDigest(const WantedValue& value, ConstBytes bytes) const;
+  Status InContext(const Status& status, const WantedValue& value) const;
   Status CheckBools();
-  const ImportArray& ArrayOf(const Value& value) const { return arrays_[value.array]; }
+  const ImportArray& ArrayOf(const WantedValue& value) const { return arrays_[value.array]; }
 
   io::FileSystem* const file_system_;
   const ImportOptions& options_;
   std::vector<ImportArray>& arrays_;
-  std::vector<Value> values_;
+  std::vector<WantedValue> values_;
   std::deque<PlainValue> plain_;
   std::vector<Task> tasks_;
   size_t threads_ = 1;

@@ -36,7 +36,7 @@ uint64_t ChunkNumber(const ImportArray& array, uint64_t chunk_index) {
 
 }  // namespace
 
-Status Reading::InContext(const Status& status, const Value& value) const {
+Status Reading::InContext(const Status& status, const WantedValue& value) const {
   const ImportArray& array = ArrayOf(value);
   return status.WithContext(StrCat(array.label, ", chunk ", ChunkNumber(array, value.chunk_index),
                                    ": ", array.index->Describe(value.place)));
@@ -67,7 +67,7 @@ Status Reading::FindValues() {
         format::orbax::ZarrEncodedBytesMax(array.zarr.codecs, chunk_bytes / inner) * inner +
         format::orbax::ZarrIndexBytes(array.zarr);
     for (uint64_t chunk = 0; chunk < count; ++chunk) {
-      Value value{i, false, chunk, {}};
+      WantedValue value{i, false, chunk, {}};
       const std::string key = ChunkKey(array, chunk);
       STEPWELL_ASSIGN_OR_RETURN(const auto place, array.index->Find(key));
       if (place) {
@@ -92,12 +92,12 @@ Status Reading::FindValues() {
 }
 
 // Computes the memory that the values need. Kept values are recorded in `payloads`.
-void Reading::PlaceValues(ImportArray* array, std::span<const Value> values) {
+void Reading::PlaceValues(ImportArray* array, std::span<const WantedValue> values) {
   array->memory_bytes = array->size_bytes;
   if (!array->kept) return;
   array->payloads.resize(values.size());
   array->memory_bytes = 0;
-  for (const Value& value : values) {
+  for (const WantedValue& value : values) {
     array->memory_bytes += AlignUp(value.place.length_bytes, kValueAlignment);
   }
 }
@@ -112,7 +112,7 @@ Status Reading::CheckMemory() {
       break;
     }
   }
-  for (const Value& value : values_) {
+  for (const WantedValue& value : values_) {
     const ImportArray& array = ArrayOf(value);
     const uint64_t chunk_bytes =
         format::ChunkBytes(array.zarr.chunk_shape, array.dtype->item_bytes);
@@ -165,7 +165,7 @@ Status Reading::Allocate() {
 void Reading::PlaceKept() {
   uint64_t used_bytes = 0;
   for (size_t i = 0; i < values_.size(); ++i) {
-    const Value& value = values_[i];
+    const WantedValue& value = values_[i];
     ImportArray& array = arrays_[value.array];
     if (i > 0 && values_[i - 1].array != value.array) used_bytes = 0;
     if (array.payloads.empty()) continue;
@@ -175,7 +175,7 @@ void Reading::PlaceKept() {
 }
 
 // Gives a kept value a task of its own. Such values are few, so their reads need no merging.
-bool Reading::PlanKept(const Value& value) {
+bool Reading::PlanKept(const WantedValue& value) {
   if (ArrayOf(value).payloads.empty()) return false;
   Task& task = tasks_.emplace_back();
   task.file = value.place.file;
@@ -186,7 +186,7 @@ bool Reading::PlanKept(const Value& value) {
 
 // A large chunk that is stored as it lies in memory. What stands around it in the value (CRC, a
 // shard's index) is checked when it is there.
-bool Reading::PlanPlain(const Value& value) {
+bool Reading::PlanPlain(const WantedValue& value) {
   const ImportArray& array = ArrayOf(value);
   const ZarrArray& zarr = array.zarr;
   if (value.absent || value.place.file == ValuePlace::kInline ||
@@ -222,15 +222,15 @@ bool Reading::PlanPlain(const Value& value) {
 }
 
 void Reading::Plan() {
-  std::sort(values_.begin(), values_.end(), [this](const Value& a, const Value& b) {
-    const auto key = [this](const Value& value) {
+  std::sort(values_.begin(), values_.end(), [this](const WantedValue& a, const WantedValue& b) {
+    const auto key = [this](const WantedValue& value) {
       return std::tuple(ArrayOf(value).index, value.place.file, value.place.offset_bytes,
                         value.place.length_bytes, value.array, value.chunk_index);
     };
     return key(a) < key(b);
   });
   for (size_t i = 0; i < values_.size(); ++i) {
-    const Value& value = values_[i];
+    const WantedValue& value = values_[i];
     if (PlanKept(value) || PlanPlain(value)) continue;
     const ValuePlace& place = value.place;
     const uint64_t end = place.offset_bytes + place.length_bytes;

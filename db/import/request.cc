@@ -201,7 +201,8 @@ std::vector<import::DealtArray> ImportPlan::State::Deal(const ImportShare& share
     deal.push_back({array.zarr.shape, array.zarr.chunk_shape, array.dtype->item_bytes, false});
   }
   for (const ImportTree& tree : trees) {
-    for (const ImportTree::Slot& slot : tree.slots) deal[slot.array].only_first = slot.is_scalar;
+    for (const ImportTree::ArrayLeaf& array_leaf : tree.array_leaves)
+      deal[array_leaf.array].only_first = array_leaf.is_scalar;
   }
   std::vector<import::DealtArray> dealt = import::DealArrays(deal, share);
   for (size_t i = 0; i < dealt.size(); ++i) {
@@ -239,7 +240,7 @@ Result<ImportPlan> ImportPlan::Make(const OrbaxCheckpoint& checkpoint,
                                     const ImportOptions& options) {
   auto state = std::make_shared<State>(checkpoint);
   STEPWELL_RETURN_IF_ERROR(
-      checkpoint.OfThis(state->Describe(options).WithContext(checkpoint.path())));
+      checkpoint.CheckUnchanged(state->Describe(options).WithContext(checkpoint.path())));
   return ImportPlan(std::move(state));
 }
 
@@ -297,7 +298,7 @@ Result<SaveRequest> ImportPlan::Read(uint64_t step, const ImportShare& share,
                                      const ImportOptions& options) {
   Result<SaveRequest> request = state_->Read(step, share, options);
   STEPWELL_RETURN_IF_ERROR(
-      state_->checkpoint.OfThis(request.status().WithContext(state_->checkpoint.path())));
+      state_->checkpoint.CheckUnchanged(request.status().WithContext(state_->checkpoint.path())));
   return request;
 }
 

@@ -23,11 +23,11 @@ namespace {
 using format::ContainerKind;
 using format::DType;
 using format::LeafKind;
+using format::orbax::OrbaxType;
 using format::orbax::Printable;
 using format::orbax::TreeEntry;
 using format::orbax::TreeKey;
 using format::orbax::TreeMetadata;
-using OrbaxType = format::orbax::ValueType;
 using StoredType = format::ValueType;
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{1} << 30;
@@ -188,11 +188,11 @@ Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path,
   array.index = tree_.index.get();
   array.may_be_absent = !metadata_.store_array_data_equal_to_fill_value.value_or(false);
   STEPWELL_RETURN_IF_ERROR(DescribeArray(metadata_.use_zarr3 ? 3 : 2, memory_bytes_max_, &array));
-  ImportTree::Slot slot;
-  slot.leaf = tree_.item.leaves.size();
-  slot.array = arrays_->size();
-  slot.is_scalar = entry.type == OrbaxType::kScalar;
-  if (slot.is_scalar && !array.zarr.shape.empty()) {
+  ImportTree::ArrayLeaf array_leaf;
+  array_leaf.leaf = tree_.item.leaves.size();
+  array_leaf.array = arrays_->size();
+  array_leaf.is_scalar = entry.type == OrbaxType::kScalar;
+  if (array_leaf.is_scalar && !array.zarr.shape.empty()) {
     return Bad(path, "a scalar that is stored as an array with axes");
   }
   LeafInput& leaf = tree_.item.leaves.emplace_back();
@@ -217,15 +217,15 @@ Status TreeReader::AddArray(const TreeEntry& entry, const format::KeyPath& path,
     if (entry.write_shape && entry.write_shape->size() == record.shape.size()) {
       uint64_t shard_bytes = array.dtype->item_bytes;
       for (size_t axis = 0; axis < record.shape.size(); ++axis) {
-        slot.shard_shape.push_back(std::clamp<uint64_t>((*entry.write_shape)[axis], 1,
-                                                        std::max<uint64_t>(record.shape[axis], 1)));
-        shard_bytes *= slot.shard_shape.back();  // at most the array's
+        array_leaf.shard_shape.push_back(std::clamp<uint64_t>(
+            (*entry.write_shape)[axis], 1, std::max<uint64_t>(record.shape[axis], 1)));
+        shard_bytes *= array_leaf.shard_shape.back();  // at most the array's
       }
-      if (shard_bytes < kShardBytesMin) slot.shard_shape.clear();
+      if (shard_bytes < kShardBytesMin) array_leaf.shard_shape.clear();
     }
   }
   arrays_->push_back(std::move(array));
-  tree_.slots.push_back(std::move(slot));
+  tree_.array_leaves.push_back(std::move(array_leaf));
   return OkStatus();
 }
 
@@ -419,7 +419,7 @@ Status TreeReader::AddRecord(format::LeafRecord record, const TreeEntry& entry) 
   format::LeafRecord& made = tree_.item.leaves.back().record;
   made.variable_types = std::move(record.variable_types);
   if (!has_array) return OkStatus();
-  tree_.slots.back().is_scalar = false;
+  tree_.array_leaves.back().is_scalar = false;
   const bool fits = record.value_type == StoredType::kNumpyScalar ? record.shape.empty()
                     : record.value_type == StoredType::kPrngKey
                         ? record.dtype == DType::kUInt32 && !record.shape.empty()

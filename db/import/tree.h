@@ -18,13 +18,13 @@ struct ImportTree {
   ItemInput item;
   std::string custom_metadata;  // of its _METADATA; "" when there is none
   std::unique_ptr<ValueIndex> index;
-  struct Slot {
+  struct ArrayLeaf {
     size_t leaf = 0;   // in item.leaves
     size_t array = 0;  // in the arrays of the step
     bool is_scalar = false;
     format::Shape shard_shape;
   };
-  std::vector<Slot> slots;
+  std::vector<ArrayLeaf> array_leaves;
 };
 
 // Reads what describes the item, and appends its arrays (without data) to `arrays`.

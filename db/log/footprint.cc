@@ -16,18 +16,18 @@ namespace {
 // More than copies take, for extents that make no sense.
 constexpr uint64_t kCopiesBytesMax = uint64_t{64} << 20;
 
-ByteRange Grains(uint64_t offset_bytes, uint64_t length_bytes) {
+ByteRange RoundOutward(uint64_t offset_bytes, uint64_t length_bytes) {
   return {AlignDown(offset_bytes, kGrainBytes), AlignUp(offset_bytes + length_bytes, kGrainBytes)};
 }
 
 void AddFrame(const format::FramePlace& place, uint64_t length_bytes, Footprint* footprint) {
   auto& part = footprint->segments[place.segment];
-  part.ranges.push_back(Grains(place.offset_bytes, length_bytes));
+  part.ranges.push_back(RoundOutward(place.offset_bytes, length_bytes));
   part.moved_bytes += AlignUp(length_bytes, kGrainBytes);
 }
 
 // The live steps' use of one segment.
-struct Use {
+struct LiveBytes {
   uint64_t payload_bytes = 0;
   uint64_t block_bytes = 0;  // of payloads
   uint64_t frame_bytes = 0;
@@ -46,11 +46,11 @@ void EachFile(io::FileSystem* file_system, const std::string& directory, Visit v
 }
 
 // By what the steps' records say of their segments: nothing is read for it.
-std::map<uint64_t, Use> UsesOf(const SpaceQuery& query) {
-  std::map<uint64_t, Use> uses;
+std::map<uint64_t, LiveBytes> LiveBytesBySegment(const SpaceQuery& query) {
+  std::map<uint64_t, LiveBytes> uses;
   for (const auto& live : query.live) {
     for (const format::SegmentExtent& extent : live->record.extents) {
-      Use& use = uses[extent.segment];
+      LiveBytes& use = uses[extent.segment];
       use.payload_bytes += extent.stored_bytes;
       use.block_bytes += extent.block_bytes;
       use.frame_bytes += extent.frame_bytes;
@@ -60,8 +60,8 @@ std::map<uint64_t, Use> UsesOf(const SpaceQuery& query) {
   return uses;
 }
 
-void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info, const Use& use,
-                SpaceStats* space) {
+void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info,
+                const LiveBytes& use, SpaceStats* space) {
   std::vector<ByteRange> edges;
   bool sealed = false;
   if (const auto known = query.footprints->EdgesOf(id); known.ok()) {
@@ -126,7 +126,7 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
       auto& part = footprint.segments[chunk.segment];
       part.payload_bytes += chunk.stored_bytes;
       part.moved_bytes += AlignUp(chunk.stored_bytes, PayloadAlignment(chunk.stored_bytes));
-      const ByteRange range = Grains(chunk.offset_bytes, chunk.stored_bytes);
+      const ByteRange range = RoundOutward(chunk.offset_bytes, chunk.stored_bytes);
       if (!part.ranges.empty() && part.ranges.back().begin <= range.begin &&
           part.ranges.back().end >= range.begin) {
         part.ranges.back().end = std::max(part.ranges.back().end, range.end);
@@ -144,7 +144,7 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
   for (const format::SegmentExtent& extent : records->step().extents) {
     if (extent.segment != commit_place.segment || extent.end_bytes <= frame_end) continue;
     footprint.segments[extent.segment].copies.push_back(
-        Grains(frame_end, std::min(extent.end_bytes - frame_end, kCopiesBytesMax)));
+        RoundOutward(frame_end, std::min(extent.end_bytes - frame_end, kCopiesBytesMax)));
   }
   for (auto& [segment, part] : footprint.segments) part.ranges = Normalize(std::move(part.ranges));
   return footprint;
@@ -180,7 +180,7 @@ Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
   edges.own = true;
   edges.sealed = found.footer_offset_bytes > 0;
   edges.commit_min = found.commit_min;
-  edges.ranges.push_back(Grains(0, found.catalog_end_bytes));
+  edges.ranges.push_back(RoundOutward(0, found.catalog_end_bytes));
   if (edges.sealed) edges.ranges.push_back({found.footer_offset_bytes, found.size_bytes});
   edges.ranges = Normalize(std::move(edges.ranges));
   if (edges.sealed) {
@@ -197,7 +197,7 @@ void FootprintCache::Forget(uint64_t segment) {
 
 void AccountSpace(const SpaceQuery& query, StoreStats* stats) {
   SpaceStats& space = stats->space;
-  const std::map<uint64_t, Use> uses = UsesOf(query);
+  const std::map<uint64_t, LiveBytes> uses = LiveBytesBySegment(query);
   const auto each_in = [&](const std::string& directory, const auto& visit) {
     EachFile(query.file_system, directory, [&](const auto& name, const io::FileInfo& info) {
       space.total_bytes += info.allocated_bytes;
@@ -219,7 +219,7 @@ void AccountSpace(const SpaceQuery& query, StoreStats* stats) {
       ++stats->segments;
       stats->segment_bytes += info.allocated_bytes;
       const auto use = uses.find(*id);
-      AddSegment(query, *id, info, use == uses.end() ? Use{} : use->second, &space);
+      AddSegment(query, *id, info, use == uses.end() ? LiveBytes{} : use->second, &space);
     } else {
       (IsSpareName(name) ? space.reserved_bytes : space.other_bytes) += info.allocated_bytes;
     }

@@ -14,18 +14,18 @@ namespace {
 constexpr size_t kIdleContextsMax = 2;
 
 // A request with the layout of its memory.
-struct Target {
+struct Destination {
   const LoadRequest* request = nullptr;
   const format::DTypeInfo* dtype = nullptr;  // kArray
 };
 
 // Byte strides and extents of a request's memory, without an allocation.
 struct Layout {
-  explicit Layout(const Target& target) {
-    const format::Box& box = target.request->box;
+  explicit Layout(const Destination& destination) {
+    const format::Box& box = destination.request->box;
     rank = box.start.size();
-    const std::vector<int64_t>& given = target.request->strides_bytes;
-    auto stride = static_cast<int64_t>(target.dtype->item_bytes);
+    const std::vector<int64_t>& given = destination.request->strides_bytes;
+    auto stride = static_cast<int64_t>(destination.dtype->item_bytes);
     for (size_t axis = rank; axis-- > 0;) {
       extents[axis] = box.stop[axis] - box.start[axis];
       strides[axis] = given.empty() ? stride : given[axis];
@@ -45,12 +45,12 @@ bool Converts(const format::DTypeInfo& dtype) {
 
 // Returns the memory of the request to which a whole chunk goes as one run; null if it is not one
 // run.
-std::byte* RunOf(const Target& target, const Layout& layout, uint64_t chunk_index) {
-  if (Converts(*target.dtype)) return nullptr;
-  const format::LeafRecord& leaf = *target.request->leaf;
-  const format::Box& box = target.request->box;
-  std::byte* out = target.request->out;
-  int64_t run = target.dtype->item_bytes;  // bytes of the axes after this one
+std::byte* RunOf(const Destination& destination, const Layout& layout, uint64_t chunk_index) {
+  if (Converts(*destination.dtype)) return nullptr;
+  const format::LeafRecord& leaf = *destination.request->leaf;
+  const format::Box& box = destination.request->box;
+  std::byte* out = destination.request->out;
+  int64_t run = destination.dtype->item_bytes;  // bytes of the axes after this one
   for (size_t axis = layout.rank; axis-- > 0;) {
     const uint64_t grid = (leaf.shape[axis] + leaf.chunk_shape[axis] - 1) / leaf.chunk_shape[axis];
     const uint64_t extent = leaf.chunk_shape[axis];
@@ -64,22 +64,23 @@ std::byte* RunOf(const Target& target, const Layout& layout, uint64_t chunk_inde
   return out;
 }
 
-void CopyOut(const Target& target, const PlannedChunk& chunk, ConstBytes logical) {
-  if (target.dtype == nullptr) {
-    std::memcpy(target.request->out + chunk.value_offset_bytes, logical.data(), logical.size());
+void CopyOut(const Destination& destination, const PlannedChunk& chunk, ConstBytes logical) {
+  if (destination.dtype == nullptr) {
+    std::memcpy(destination.request->out + chunk.value_offset_bytes, logical.data(),
+                logical.size());
     return;
   }
-  const Layout layout(target);
-  if (std::byte* run = RunOf(target, layout, chunk.chunk_index)) {
+  const Layout layout(destination);
+  if (std::byte* run = RunOf(destination, layout, chunk.chunk_index)) {
     std::memcpy(run, logical.data(), logical.size());
     return;
   }
-  const format::LeafRecord& leaf = *target.request->leaf;
-  const format::MutableArrayView view{target.request->out,
-                                      std::span(layout.extents).first(layout.rank),
-                                      std::span(layout.strides).first(layout.rank)};
-  format::ScatterChunk(logical, *target.dtype, leaf.shape, leaf.chunk_shape, chunk.chunk_index,
-                       target.request->box, view);
+  const format::LeafRecord& leaf = *destination.request->leaf;
+  const format::MutableStridedArray view{destination.request->out,
+                                         std::span(layout.extents).first(layout.rank),
+                                         std::span(layout.strides).first(layout.rank)};
+  format::ScatterChunk(logical, *destination.dtype, leaf.shape, leaf.chunk_shape, chunk.chunk_index,
+                       destination.request->box, view);
 }
 
 Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
@@ -93,12 +94,12 @@ Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload
 }
 
 // Checks and decodes one chunk into the memory of each request that wants it.
-Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, ConstBytes payload,
-               io::AlignedBuffer* scratch) {
+Status Deliver(std::span<const Destination> destinations, const PlannedChunk& chunk,
+               ConstBytes payload, io::AlignedBuffer* scratch) {
   STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
   if (chunk.record->codec != format::CodecId::kRaw) {
-    const Target& first = targets[chunk.requests.front()];
+    const Destination& first = destinations[chunk.requests.front()];
     if (chunk.requests.size() == 1 && first.dtype != nullptr) {
       if (std::byte* run = RunOf(first, Layout(first), chunk.chunk_index)) {
         return format::DecodePayload(chunk.record->codec, payload,
@@ -107,22 +108,23 @@ Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, Const
     }
     STEPWELL_ASSIGN_OR_RETURN(logical, DecodeToScratch(chunk, payload, scratch));
   }
-  for (const uint32_t i : chunk.requests) CopyOut(targets[i], chunk, logical);
+  for (const uint32_t i : chunk.requests) CopyOut(destinations[i], chunk, logical);
   return OkStatus();
 }
 
-// The requests' targets. Short values, which are in the records, are copied here.
-Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, LoadStats* stats) {
-  std::vector<Target> targets;
-  targets.reserve(requests.size());
+// The requests' destinations. Short values, which are in the records, are copied here.
+Result<std::vector<Destination>> MakeDestinations(std::span<const LoadRequest> requests,
+                                                  LoadStats* stats) {
+  std::vector<Destination> destinations;
+  destinations.reserve(requests.size());
   for (const LoadRequest& request : requests) {
     const format::LeafRecord& leaf = *request.leaf;
-    Target& target = targets.emplace_back();
-    target.request = &request;
+    Destination& destination = destinations.emplace_back();
+    destination.request = &request;
     uint64_t bytes = leaf.logical_bytes;
     if (leaf.kind == format::LeafKind::kArray) {
-      target.dtype = format::FindDType(leaf.dtype);
-      bytes = target.dtype->item_bytes;
+      destination.dtype = format::FindDType(leaf.dtype);
+      bytes = destination.dtype->item_bytes;
       for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
         bytes *= request.box.stop[axis] - request.box.start[axis];
       }
@@ -136,7 +138,7 @@ Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, L
       std::memcpy(request.out, leaf.inline_value.data(), leaf.inline_value.size());
     }
   }
-  return targets;
+  return destinations;
 }
 
 // Checks one chunk, for Check.
@@ -198,15 +200,16 @@ Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
 Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(requests));
   LoadStats stats;
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<Target> targets, MakeTargets(requests, &stats));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<Destination> destinations,
+                            MakeDestinations(requests, &stats));
   stats.bytes_needed = plan.bytes_needed;
   stats.chunks = plan.chunks.size();
   if (plan.reads.empty()) return stats;
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(
       files_, executor_, context.get(), &plan, /*stop_at_error=*/true,
-      [&targets](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-        return Deliver(targets, chunk, payload, scratch);
+      [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
+        return Deliver(destinations, chunk, payload, scratch);
       });
   ChunkError first;
   const Status status = run.Run([&first](const PlannedRead&, std::span<const ChunkError> errors) {

@@ -77,11 +77,11 @@ void ReadContext::Release(ReadBuffer* buffer) { idle_.push_back(buffer); }
 bool ReadContext::reusable() const { return buffer_bytes_ <= kBufferBytesFull; }
 
 // One read on its way: disk, then worker, then back.
-struct ReadRun::Slot final : io::Op {
+struct ReadRun::ReadOp final : io::Op {
   void OnComplete() override {
     if (run->inline_) return run->Process(this);
     try {
-      run->executor_->Run([slot = this] { slot->run->Process(slot); });
+      run->executor_->Run([op = this] { op->run->Process(op); });
     } catch (const std::bad_alloc&) {
       run->Process(this);
     }
@@ -128,7 +128,7 @@ bool ReadRun::OpenSegment(const PlannedRead& read) {
   segment_.reset();  // gives its descriptor back before another is wanted
   auto file = files_->Get(read.part, read.segment);
   if (busy_ > 0 && LacksResources(file.status())) return false;
-  segment_ = Segment{};
+  segment_ = CurrentSegment{};
   segment_->part = read.part;
   segment_->segment = read.segment;
   segment_->status = file.status();
@@ -177,115 +177,114 @@ Status ReadRun::RunAll(const ReadDone& done) {
 }
 
 void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
-  if (free_slots_.empty()) {
-    auto made = std::make_unique<Slot>();
+  if (free_ops_.empty()) {
+    auto made = std::make_unique<ReadOp>();
     {
       const std::lock_guard lock(mutex_);  // only here is anything allocated
-      const size_t room = std::bit_ceil(slots_.size() + 1);
+      const size_t room = std::bit_ceil(ops_.size() + 1);
       finished_.reserve(room);
       collected_.reserve(room);
-      free_slots_.reserve(room);
+      free_ops_.reserve(room);
     }
-    slots_.push_back(std::move(made));
-    free_slots_.push_back(slots_.back().get());
+    ops_.push_back(std::move(made));
+    free_ops_.push_back(ops_.back().get());
   }
-  Slot* slot = free_slots_.back();
-  free_slots_.pop_back();
-  slot->run = this;
-  slot->read = &read;
-  slot->buffer = buffer;
-  slot->file = nullptr;
-  slot->transferred_bytes = 0;
-  slot->errors.clear();
-  slot->lost = OkStatus();
+  ReadOp* op = free_ops_.back();
+  free_ops_.pop_back();
+  op->run = this;
+  op->read = &read;
+  op->buffer = buffer;
+  op->file = nullptr;
+  op->transferred_bytes = 0;
+  op->errors.clear();
+  op->lost = OkStatus();
   Status status = segment_->status;
   const uint64_t block = status.ok() ? segment_->file->alignment().offset_bytes : 1;
-  slot->offset_bytes = AlignDown(read.offset_bytes, block);
+  op->offset_bytes = AlignDown(read.offset_bytes, block);
   const uint64_t end = AlignUp(read.offset_bytes + read.length_bytes, block);
-  if (status.ok() && end - slot->offset_bytes > buffer->memory.size()) {
+  if (status.ok() && end - op->offset_bytes > buffer->memory.size()) {
     status = InternalError(segment_->file->path() + ": other segments demand less alignment");
   }
   if (!status.ok()) {
     for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
-      AddError(slot, i, status);
+      AddError(op, i, status);
       if (stop_at_error_) break;
     }
     ++busy_;
-    return Finish(slot);
+    return Finish(op);
   }
-  slot->held = segment_->file;
-  slot->file = slot->held.get();
-  slot->vector = {buffer->memory.data(), end - slot->offset_bytes};
-  slot->vectors = {&slot->vector, 1};
-  slot->buffer_index = buffer->buffer_index;
-  slot->status = OkStatus();
+  op->held = segment_->file;
+  op->file = op->held.get();
+  op->vector = {buffer->memory.data(), end - op->offset_bytes};
+  op->vectors = {&op->vector, 1};
+  op->buffer_index = buffer->buffer_index;
+  op->status = OkStatus();
   if (context_->disk() != nullptr) {
-    context_->disk()->Submit(slot);
+    context_->disk()->Submit(op);
     ++busy_;
     return;
   }
   Result<size_t> count =
-      slot->file->ReadAt(slot->offset_bytes, buffer->memory.first(slot->vector.iov_len));
+      op->file->ReadAt(op->offset_bytes, buffer->memory.first(op->vector.iov_len));
   if (count.ok()) {
-    slot->transferred_bytes = *count;
+    op->transferred_bytes = *count;
   } else {
-    slot->status = count.status();
+    op->status = count.status();
   }
   ++busy_;
-  slot->OnComplete();
+  op->OnComplete();
 }
 
-// Never throws: the slot would be waited for for ever.
-void ReadRun::Process(Slot* slot) {
+// Never throws: the op would be waited for for ever.
+void ReadRun::Process(ReadOp* op) {
   const Status status = io::Guarded("read chunks", [&] {
-    TakeAll(slot);
+    TakeAll(op);
     return OkStatus();
   });
   if (!status.ok()) {
-    slot->lost = status;  // the failure could not be told chunk by chunk
-    lowest_error_ = std::min(lowest_error_.load(), slot->read->chunk_begin);
+    op->lost = status;  // the failure could not be told chunk by chunk
+    lowest_error_ = std::min(lowest_error_.load(), op->read->chunk_begin);
   }
-  Finish(slot);
+  Finish(op);
 }
 
-void ReadRun::TakeAll(Slot* slot) {
-  for (uint32_t i = slot->read->chunk_begin; i < slot->read->chunk_end; ++i) {
+void ReadRun::TakeAll(ReadOp* op) {
+  for (uint32_t i = op->read->chunk_begin; i < op->read->chunk_end; ++i) {
     if (stop_at_error_ && i > lowest_error_.load(std::memory_order_relaxed)) break;
     const Status status =
-        io::Guarded("read a chunk", [&] { return TakeOne(slot, plan_->chunks[i]); });
-    if (!status.ok()) AddError(slot, i, status);
+        io::Guarded("read a chunk", [&] { return TakeOne(op, plan_->chunks[i]); });
+    if (!status.ok()) AddError(op, i, status);
   }
 }
 
-Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
+Status ReadRun::TakeOne(ReadOp* op, const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
-  const uint64_t skip = record.offset_bytes - slot->offset_bytes;
-  if (slot->status.ok() && skip + record.stored_bytes <= slot->transferred_bytes) {
-    const ConstBytes bytes = slot->buffer->memory;
-    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &slot->buffer->scratch);
+  const uint64_t skip = record.offset_bytes - op->offset_bytes;
+  if (op->status.ok() && skip + record.stored_bytes <= op->transferred_bytes) {
+    const ConstBytes bytes = op->buffer->memory;
+    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &op->buffer->scratch);
   }
   // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.
   STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
-                            ReadRange(*slot->file, record.offset_bytes, record.stored_bytes));
-  return take_(chunk, AsBytes(payload), &slot->buffer->scratch);
+                            ReadRange(*op->file, record.offset_bytes, record.stored_bytes));
+  return take_(chunk, AsBytes(payload), &op->buffer->scratch);
 }
 
-void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) {
+void ReadRun::AddError(ReadOp* op, uint32_t chunk_number, const Status& status) {
   const PlannedChunk& chunk = plan_->chunks[chunk_number];
-  slot->errors.push_back(
-      {chunk_number,
-       status.WithContext(StrCat(files_->PathOf(chunk.record->part, chunk.record->segment),
-                                 ": offset ", chunk.record->offset_bytes, ": leaf ",
-                                 LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
+  op->errors.push_back({chunk_number, status.WithContext(StrCat(
+                                          files_->PathOf(chunk.record->part, chunk.record->segment),
+                                          ": offset ", chunk.record->offset_bytes, ": leaf ",
+                                          LeafName(*chunk.leaf), " chunk ", chunk.chunk_index))});
   uint32_t lowest = lowest_error_.load(std::memory_order_relaxed);
   while (chunk_number < lowest && !lowest_error_.compare_exchange_weak(lowest, chunk_number)) {
   }
 }
 
-void ReadRun::Finish(Slot* slot) {
+void ReadRun::Finish(ReadOp* op) {
   // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
   std::lock_guard lock(mutex_);
-  finished_.push_back(slot);
+  finished_.push_back(op);
   if (std::this_thread::get_id() != context_->thread()) context_->disk()->Wake();
 }
 
@@ -304,18 +303,18 @@ bool ReadRun::Collect(const ReadDone& done) {
   }
   bool go_on = true;
   while (next_collected_ < collected_.size()) {
-    Slot* const slot = collected_[next_collected_++];
+    ReadOp* const op = collected_[next_collected_++];
     --busy_;
-    if (!slot->lost.ok()) {
-      lost_ = slot->lost;
+    if (!op->lost.ok()) {
+      lost_ = op->lost;
       go_on = false;
     }
-    if (slot->file != nullptr) ++reads_;
-    bytes_read_ += slot->transferred_bytes;
-    slot->held.reset();
-    context_->Release(slot->buffer);
-    free_slots_.push_back(slot);
-    if (!done(*slot->read, slot->errors)) go_on = false;
+    if (op->file != nullptr) ++reads_;
+    bytes_read_ += op->transferred_bytes;
+    op->held.reset();
+    context_->Release(op->buffer);
+    free_ops_.push_back(op);
+    if (!done(*op->read, op->errors)) go_on = false;
   }
   return go_on;
 }

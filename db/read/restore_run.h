@@ -84,8 +84,8 @@ class ReadRun {
   uint64_t reads() const { return reads_; }
 
  private:
-  struct Slot;
-  struct Segment {
+  struct ReadOp;
+  struct CurrentSegment {
     uint32_t part = 0;
     uint64_t segment = 0;
     bool Has(const PlannedRead& read) const { return part == read.part && segment == read.segment; }
@@ -99,14 +99,14 @@ class ReadRun {
   // when that has to wait for reads in flight, which hold all descriptors there are.
   bool OpenSegment(const PlannedRead& read);
   void Submit(const PlannedRead& read, ReadBuffer* buffer);
-  void Process(Slot* slot);
-  void TakeAll(Slot* slot);
+  void Process(ReadOp* op);
+  void TakeAll(ReadOp* op);
   Status RunAll(const ReadDone& done);
-  Status TakeOne(Slot* slot, const PlannedChunk& chunk);
-  void Finish(Slot* slot);
+  Status TakeOne(ReadOp* op, const PlannedChunk& chunk);
+  void Finish(ReadOp* op);
   // Takes back what the workers have finished; false when `done` said so.
   bool Collect(const ReadDone& done);
-  void AddError(Slot* slot, uint32_t chunk, const Status& status);
+  void AddError(ReadOp* op, uint32_t chunk, const Status& status);
 
   SegmentFiles* const files_;
   io::Executor* const executor_;
@@ -116,17 +116,17 @@ class ReadRun {
   const TakeChunk take_;
   const bool inline_;  // too little work to wake a worker for
 
-  std::optional<Segment> segment_;  // of the newest read
-  std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<Slot*> free_slots_;
-  size_t busy_ = 0;  // slots submitted and not collected
+  std::optional<CurrentSegment> segment_;  // of the newest read
+  std::vector<std::unique_ptr<ReadOp>> ops_;
+  std::vector<ReadOp*> free_ops_;
+  size_t busy_ = 0;  // ops submitted and not collected
   uint64_t bytes_read_ = 0;
   uint64_t reads_ = 0;
 
   std::atomic<uint32_t> lowest_error_{UINT32_MAX};  // chunk
   std::mutex mutex_;
-  std::vector<Slot*> finished_;  // guarded by mutex_
-  std::vector<Slot*> collected_;
+  std::vector<ReadOp*> finished_;  // guarded by mutex_
+  std::vector<ReadOp*> collected_;
   size_t next_collected_ = 0;
   Status lost_;  // the error of a read whose chunks' errors could not be kept
 };

@@ -130,7 +130,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool end_object() override {
-    Frame frame = std::move(open_.back());
+    Level frame = std::move(open_.back());
     open_.pop_back();
     std::vector<std::string_view> sorted(frame.keys.begin(), frame.keys.end());
     std::sort(sorted.begin(), sorted.end());
@@ -204,7 +204,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   // An array or object that has not ended; of an object each value has its key.
-  struct Frame {
+  struct Level {
     std::vector<std::string> keys;
     Json::array_t values;
   };
@@ -214,7 +214,7 @@ class Builder : public nlohmann::json_sax<Json> {
   size_t next_ = 0;  // of replaced_
   uint64_t numbers_ = 0;
   Json root_;
-  std::vector<Frame> open_;
+  std::vector<Level> open_;
   Status status_;
 };
 

@@ -12,23 +12,23 @@ namespace stepwell::format::orbax {
 namespace {
 
 struct ValueTypeInfo {
-  ValueType type;
+  OrbaxType type;
   std::string_view name;
   bool empty_node;
 };
 constexpr std::array<ValueTypeInfo, 9> kValueTypes = {{
-    {ValueType::kJaxArray, "jax.Array", false},
-    {ValueType::kNumpyArray, "np.ndarray", false},
-    {ValueType::kScalar, "scalar", false},
-    {ValueType::kString, "string", false},
-    {ValueType::kNone, "None", true},
-    {ValueType::kDict, "Dict", true},
-    {ValueType::kList, "List", true},
-    {ValueType::kTuple, "Tuple", true},
-    {ValueType::kNamedTuple, "NamedTuple", true},
+    {OrbaxType::kJaxArray, "jax.Array", false},
+    {OrbaxType::kNumpyArray, "np.ndarray", false},
+    {OrbaxType::kScalar, "scalar", false},
+    {OrbaxType::kString, "string", false},
+    {OrbaxType::kNone, "None", true},
+    {OrbaxType::kDict, "Dict", true},
+    {OrbaxType::kList, "List", true},
+    {OrbaxType::kTuple, "Tuple", true},
+    {OrbaxType::kNamedTuple, "NamedTuple", true},
 }};
 
-const ValueTypeInfo& Info(ValueType type) { return kValueTypes[static_cast<size_t>(type)]; }
+const ValueTypeInfo& Info(OrbaxType type) { return kValueTypes[static_cast<size_t>(type)]; }
 
 // repr() of the tuple of keys; readers take it for nothing but a unique key.
 std::string TupleRepr(const std::vector<TreeKey>& keys) {
@@ -52,7 +52,7 @@ void AppendEntry(const TreeEntry& entry, std::string* out) {
     separator = ", ";
   }
   out->append(R"(], "value_metadata": {"value_type": )");
-  AppendJsonString(ValueTypeName(entry.type), out);
+  AppendJsonString(OrbaxTypeName(entry.type), out);
   out->append(R"(, "skip_deserialize": )").append(entry.skip_deserialize ? "true" : "false");
   if (entry.write_shape) {
     out->append(R"(, "write_shape": )");
@@ -244,8 +244,8 @@ Status CheckStringName(std::string_view name) {
   return OkStatus();
 }
 
-std::string_view ValueTypeName(ValueType type) { return Info(type).name; }
-bool IsEmptyNode(ValueType type) { return Info(type).empty_node; }
+std::string_view OrbaxTypeName(OrbaxType type) { return Info(type).name; }
+bool IsEmptyNode(OrbaxType type) { return Info(type).empty_node; }
 
 Result<std::string> EncodeTreeMetadata(const TreeMetadata& tree) {
   if (tree.entries.empty()) {

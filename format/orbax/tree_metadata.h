@@ -62,7 +62,7 @@ Status CheckStringName(std::string_view name);
 // ---- _METADATA ----
 inline constexpr std::string_view kTreeMetadataName = "_METADATA";
 
-enum class ValueType : uint8_t {
+enum class OrbaxType : uint8_t {
   kJaxArray,
   kNumpyArray,
   kScalar,  // int, float, bool, NumPy number: an array of rank 0
@@ -75,12 +75,12 @@ enum class ValueType : uint8_t {
   kNamedTuple,  // only with Orbax's option support_rich_types
 };
 // "jax.Array", "np.ndarray", ...
-std::string_view ValueTypeName(ValueType type);
-bool IsEmptyNode(ValueType type);
+std::string_view OrbaxTypeName(OrbaxType type);
+bool IsEmptyNode(OrbaxType type);
 
 struct TreeEntry {
   std::vector<TreeKey> keys;  // none: the leaf is the whole tree
-  ValueType type = ValueType::kNumpyArray;
+  OrbaxType type = OrbaxType::kNumpyArray;
   bool skip_deserialize = false;     // of empty nodes
   std::optional<Shape> write_shape;  // of one stored value, for jax.Array
 

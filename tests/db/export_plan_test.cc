@@ -19,10 +19,10 @@ using format::DType;
 using format::KeyPath;
 using format::LeafRecord;
 using format::PathComponent;
+using format::orbax::OrbaxType;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using OrbaxType = format::orbax::ValueType;
 
 KeyPath Path(const std::string& slashed) {
   KeyPath path;

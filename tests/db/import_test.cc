@@ -52,8 +52,8 @@ class ImportTest : public ::testing::Test {
   void WriteItem(const orbax::ZarrArray& zarr, bool with_last_chunk = true) {
     orbax::TreeMetadata tree;
     tree.entries.push_back(
-        {{{"w", orbax::KeyType::kDict}}, orbax::ValueType::kNumpyArray, false, {}});
-    tree.entries.push_back({{{"none", orbax::KeyType::kDict}}, orbax::ValueType::kNone, true, {}});
+        {{{"w", orbax::KeyType::kDict}}, orbax::OrbaxType::kNumpyArray, false, {}});
+    tree.entries.push_back({{{"none", orbax::KeyType::kDict}}, orbax::OrbaxType::kNone, true, {}});
     tree.use_ocdbt = true;
     tree.use_zarr3 = true;
     tree.store_array_data_equal_to_fill_value = true;
@@ -125,12 +125,12 @@ class ImportTest : public ::testing::Test {
 
   // Describes the leaves by kind, with the keys of those that have data.
   static std::string Kinds(const SaveRequest& request) {
-    std::string said;
+    std::string kinds;
     for (const LeafInput& leaf : request.items[0].leaves) {
       const bool has_data = leaf.record.kind == format::LeafKind::kArray;
-      said += StrCat(static_cast<int>(leaf.record.kind), has_data ? leaf.record.key : "", ";");
+      kinds += StrCat(static_cast<int>(leaf.record.kind), has_data ? leaf.record.key : "", ";");
     }
-    return said;
+    return kinds;
   }
 
   std::filesystem::path folder_;

@@ -8,7 +8,7 @@ namespace stepwell::db::index_tests {
 namespace {
 
 // One kind of damage may lead to a refusal, an error in reading, or an older whole prefix.
-class DamageTest : public testing::Test {
+class IndexDamageTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto world = NewWorld();
@@ -48,7 +48,7 @@ class DamageTest : public testing::Test {
     return noticed;
   }
   static void Cut(io::FileSystem* files, const std::string& path, uint64_t size) {
-    io::OpenOptions options;
+    io::FileOpenOptions options;
     options.write = true;
     ASSERT_TRUE(files->Open(path, options).value()->Truncate(size).ok());
   }
@@ -56,11 +56,11 @@ class DamageTest : public testing::Test {
   std::shared_ptr<sim::SimWorld> world_;
 };
 
-TEST_F(DamageTest, NoneIsNotNoticed) {
+TEST_F(IndexDamageTest, NoneIsNotNoticed) {
   EXPECT_FALSE(Damaged([](sim::SimWorld*, io::FileSystem*) {}));
 }
 
-TEST_F(DamageTest, FilesCut) {
+TEST_F(IndexDamageTest, FilesCut) {
   for (const char* part : {"/MANIFEST-", ".sst"}) {
     for (const std::string& path : Named(part)) {
       const uint64_t size = SizeOf(path);
@@ -73,7 +73,7 @@ TEST_F(DamageTest, FilesCut) {
   }
 }
 
-TEST_F(DamageTest, BitsFlipped) {
+TEST_F(IndexDamageTest, BitsFlipped) {
   for (const char* part : {"/MANIFEST-", ".sst", "/CURRENT", "/OPTIONS-", "/IDENTITY"}) {
     for (const std::string& path : Named(part)) {
       const uint64_t size = SizeOf(path);
@@ -88,7 +88,7 @@ TEST_F(DamageTest, BitsFlipped) {
   }
 }
 
-TEST_F(DamageTest, TableOrManifestGone) {
+TEST_F(IndexDamageTest, TableOrManifestGone) {
   for (const char* part : {"/MANIFEST-", ".sst"}) {
     for (const std::string& path : Named(part)) {
       SCOPED_TRACE(path);
@@ -98,7 +98,7 @@ TEST_F(DamageTest, TableOrManifestGone) {
   }
 }
 
-TEST_F(DamageTest, CurrentEmptyOrGone) {
+TEST_F(IndexDamageTest, CurrentEmptyOrGone) {
   EXPECT_TRUE(
       Damaged([&](sim::SimWorld*, io::FileSystem* files) { Cut(files, "/index/CURRENT", 0); }));
   EXPECT_TRUE(Damaged([&](sim::SimWorld*, io::FileSystem* files) {
@@ -106,7 +106,7 @@ TEST_F(DamageTest, CurrentEmptyOrGone) {
   }));
 }
 
-TEST_F(DamageTest, UnreadableSectors) {
+TEST_F(IndexDamageTest, UnreadableSectors) {
   for (uint64_t nth = 1; nth <= 40; ++nth) {
     SCOPED_TRACE(nth);
     const auto image = world_->CrashImageProcessKill(1);
@@ -127,7 +127,7 @@ TEST(IndexTest, DestroyTakesOnlyItsOwn) {
   EXPECT_TRUE(Index::Destroy(&files, kPath).ok());  // no such directory
   { EXPECT_EQ(Fill(Open(&files).index.get()), kBatches); }
   const std::vector<std::string> others = {".sst", "12a.sst", "LOGBOOK", "notes.txt", "x.log"};
-  io::OpenOptions create;
+  io::FileOpenOptions create;
   create.write = create.create = true;
   for (const std::string& name : others) {
     ASSERT_TRUE(files.Open(StrCat(kPath, "/", name), create).ok());

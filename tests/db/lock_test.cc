@@ -44,7 +44,7 @@ class LockTest : public testing::Test {
   }
   // Holds the lock with a text of our own in it.
   std::unique_ptr<io::File> HoldWithText(std::string_view text) {
-    io::OpenOptions options;
+    io::FileOpenOptions options;
     options.write = true;
     options.create = true;
     auto file = io::LocalFileSystem()->Open(LockFilePath(store_), options);

@@ -79,7 +79,7 @@ class UnreadableFileSystem final : public StoppingFileSystem {
  public:
   UnreadableFileSystem() : StoppingFileSystem([] {}) {}
   Result<std::unique_ptr<io::File>> Open(const std::string& path,
-                                         const io::OpenOptions& options) override {
+                                         const io::FileOpenOptions& options) override {
     STEPWELL_ASSIGN_OR_RETURN(auto file, io::LocalFileSystem()->Open(path, options));
     if (!path.ends_with(".seg")) return file;
     return std::unique_ptr<io::File>(std::make_unique<Unreadable>(std::move(file)));

@@ -58,7 +58,7 @@ class PinsTest : public testing::Test {
   }
   size_t PinFiles() { return files()->List(ReadersPath(store_)).value().size(); }
   void WritePin(const std::string& name, std::string_view text) {
-    io::OpenOptions options;
+    io::FileOpenOptions options;
     options.write = true;
     options.create = true;
     const auto file = files()->Open(ReadersPath(store_) + "/" + name, options);

@@ -11,7 +11,7 @@ namespace stepwell::db::restore_tests {
 namespace {
 
 // Two arrays of four chunks each in segment 1, raw and compressed.
-class DamageTest : public RestoreTest {
+class RestoreDamageTest : public RestoreTest {
  protected:
   void SetUp() override {
     RestoreTest::SetUp();
@@ -66,7 +66,7 @@ class DamageTest : public RestoreTest {
   std::vector<format::LeafRecord> leaves_;
 };
 
-TEST_P(DamageTest, AFlippedBitIsNamedAndNothingElseFails) {
+TEST_P(RestoreDamageTest, AFlippedBitIsNamedAndNothingElseFails) {
   ASSERT_TRUE(LoadAll().ok());
   EXPECT_TRUE(CheckAll().empty());
   Prng random(5);
@@ -98,7 +98,7 @@ TEST_P(DamageTest, AFlippedBitIsNamedAndNothingElseFails) {
   }
 }
 
-TEST_P(DamageTest, VerifyNamesAChunkOfAnUnknownCodec) {
+TEST_P(RestoreDamageTest, VerifyNamesAChunkOfAnUnknownCodec) {
   leaves_[0].chunks[0].codec = format::CodecId{99};
   format::Commit commit;
   commit.step.step = 7;
@@ -128,7 +128,7 @@ TEST_P(DamageTest, VerifyNamesAChunkOfAnUnknownCodec) {
   EXPECT_EQ(problem.offset_bytes, chunk.offset_bytes);
 }
 
-TEST_P(DamageTest, TheFirstErrorInTheOrderOfTheFileIsReported) {
+TEST_P(RestoreDamageTest, TheFirstErrorInTheOrderOfTheFileIsReported) {
   const format::ChunkRecord* first = nullptr;
   std::string message;
   for (size_t leaf = 0; leaf < 2; ++leaf) {
@@ -151,7 +151,7 @@ TEST_P(DamageTest, TheFirstErrorInTheOrderOfTheFileIsReported) {
   EXPECT_EQ(CheckAll().size(), 8U);
 }
 
-TEST_P(DamageTest, AMisdirectedChunkIsCaught) {
+TEST_P(RestoreDamageTest, AMisdirectedChunkIsCaught) {
   // Each one is intact, with its own checksum behind it, but not the one that belongs there.
   format::LeafRecord& leaf = leaves_[0];
   const format::ChunkRecord a = leaf.chunks[1];
@@ -167,7 +167,7 @@ TEST_P(DamageTest, AMisdirectedChunkIsCaught) {
   EXPECT_EQ(CheckAll().size(), 2U);
 }
 
-TEST_P(DamageTest, AFileThatEndsTooEarly) {
+TEST_P(RestoreDamageTest, AFileThatEndsTooEarly) {
   // The last chunk of some segment is cut in half; those before it are good.
   size_t last_leaf = 0;
   uint64_t last_chunk = 0;
@@ -192,7 +192,7 @@ TEST_P(DamageTest, AFileThatEndsTooEarly) {
   }
 }
 
-TEST_P(DamageTest, AMissingSegmentIsNotFound) {
+TEST_P(RestoreDamageTest, AMissingSegmentIsNotFound) {
   const format::ChunkRecord& record = leaves_[0].chunks[0];
   const std::string path = SegmentPath(store_, record.segment);
   std::filesystem::remove(path);
@@ -206,7 +206,7 @@ TEST_P(DamageTest, AMissingSegmentIsNotFound) {
   EXPECT_EQ(CheckAll().size(), lost);
 }
 
-TEST_P(DamageTest, CheckGoesOnPastDamagedRecordsAndStopsWhenAsked) {
+TEST_P(RestoreDamageTest, CheckGoesOnPastDamagedRecordsAndStopsWhenAsked) {
   leaves_[0].chunks[2].logical_bytes = 1;
   leaves_.push_back(leaves_[1]);
   leaves_[2].chunk_count = 17;
@@ -221,12 +221,12 @@ TEST_P(DamageTest, CheckGoesOnPastDamagedRecordsAndStopsWhenAsked) {
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
 }
 
-TEST_P(DamageTest, NoMemoryToLoadIntoIsTheCallersMistake) {
+TEST_P(RestoreDamageTest, NoMemoryToLoadIntoIsTheCallersMistake) {
   const LoadRequest request{&leaves_[0], format::WholeArray(leaves_[0].shape), nullptr, {}};
   EXPECT_EQ(MakeRestorer().Load({&request, 1}).status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_P(DamageTest, ManyThreadsLoadAtOnce) {
+TEST_P(RestoreDamageTest, ManyThreadsLoadAtOnce) {
   Restorer& restorer = MakeRestorer();
   std::vector<std::string> out(4);
   std::vector<std::thread> threads;
@@ -246,7 +246,7 @@ TEST_P(DamageTest, ManyThreadsLoadAtOnce) {
   for (const std::string& memory : out) EXPECT_EQ(memory, out[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Disks, DamageTest, testing::ValuesIn(kSetups), SetupName);
+INSTANTIATE_TEST_SUITE_P(Disks, RestoreDamageTest, testing::ValuesIn(kSetups), SetupName);
 
 }  // namespace
 }  // namespace stepwell::db::restore_tests

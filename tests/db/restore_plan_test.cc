@@ -78,7 +78,7 @@ LoadRequest RandomRequest(Prng& random, const format::LeafRecord& leaf) {
   return request;
 }
 
-bool Meets(const format::Box& box, const format::LeafRecord& leaf, uint64_t chunk) {
+bool Overlaps(const format::Box& box, const format::LeafRecord& leaf, uint64_t chunk) {
   const format::Shape origin = format::ChunkOrigin(chunk, leaf.shape, leaf.chunk_shape);
   for (size_t axis = 0; axis < leaf.shape.size(); ++axis) {
     const uint64_t stop = std::min(origin[axis] + leaf.chunk_shape[axis], leaf.shape[axis]);
@@ -95,7 +95,7 @@ std::map<Where, std::set<uint32_t>> NaiveWants(const std::vector<LoadRequest>& r
   for (uint32_t i = 0; i < requests.size(); ++i) {
     const format::LeafRecord& leaf = *requests[i].leaf;
     for (uint64_t chunk = 0; chunk < leaf.chunk_count; ++chunk) {
-      if (!Meets(requests[i].box, leaf, chunk)) continue;
+      if (!Overlaps(requests[i].box, leaf, chunk)) continue;
       const format::ChunkRecord& record = leaf.chunks[chunk];
       wants[{record.segment, record.offset_bytes}].insert(i);
     }

@@ -33,15 +33,15 @@ TEST_P(RestoreTest, LoadsWhatWasStored) {
           random.Coin() ? format::CodecId::kRaw : format::CodecId::kBloscLz4, &segments));
     }
     segments.Write();
-    std::vector<Target> targets;
+    std::vector<TestRequest> targets;
     std::vector<const Array*> sources;
     const uint64_t target_count = 1 + random.Below(20);
     for (uint64_t i = 0; i < target_count; ++i) {
       sources.push_back(&arrays[random.Below(arrays.size())]);
-      targets.push_back(MakeTarget(random, *sources.back()));
+      targets.push_back(MakeTestRequest(random, *sources.back()));
     }
     std::vector<LoadRequest> requests;
-    for (Target& target : targets) {
+    for (TestRequest& target : targets) {
       target.request.out = reinterpret_cast<std::byte*>(target.memory.data()) + target.origin;
       requests.push_back(target.request);
     }

@@ -87,7 +87,7 @@ TEST(ChunkCopyTest, EqualsElementLoops) {
     RandomArray array(prng, shape, dtype.item_bytes);
     RandomArray out(prng, box_shape, dtype.item_bytes);
     RandomArray expected_out = out;
-    const ArrayView view{array.memory.data() + array.first, shape, array.strides};
+    const StridedArray view{array.memory.data() + array.first, shape, array.strides};
     std::vector<std::byte> chunk(ChunkBytes(chunk_shape, dtype.item_bytes));
     for (uint64_t index = 0; index < ChunkCount(shape, chunk_shape); ++index) {
       const Shape origin = ChunkOrigin(index, shape, chunk_shape);

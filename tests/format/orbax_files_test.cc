@@ -163,10 +163,10 @@ TEST(OrbaxTree, FieldsAndRefusals) {
   tree.use_zarr3 = true;
   tree.store_array_data_equal_to_fill_value = true;
   tree.entries.push_back({{{"a", KeyType::kDict}, {"0", KeyType::kSequence}},
-                          ValueType::kJaxArray,
+                          OrbaxType::kJaxArray,
                           false,
                           Shape{2, 3}});
-  tree.entries.push_back({{{"n", KeyType::kDict}}, ValueType::kNone, true, std::nullopt});
+  tree.entries.push_back({{{"n", KeyType::kDict}}, OrbaxType::kNone, true, std::nullopt});
   const std::string text = EncodeTreeMetadata(tree).value();
   EXPECT_EQ(DecodeTreeMetadata("F", text).value(), tree);
   EXPECT_THAT(text, HasSubstr(R"x("('a', '0')": {)x"));
@@ -179,7 +179,7 @@ TEST(OrbaxTree, FieldsAndRefusals) {
   EXPECT_EQ(bare.use_ocdbt, std::nullopt);
   EXPECT_FALSE(bare.use_zarr3);
   EXPECT_EQ(bare.custom_metadata, "null");
-  EXPECT_EQ(bare.entries[0].type, ValueType::kScalar);
+  EXPECT_EQ(bare.entries[0].type, OrbaxType::kScalar);
 
   const auto replaced = [&text](const std::string& from, const std::string& to) {
     std::string other = text;

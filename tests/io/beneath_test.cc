@@ -41,7 +41,7 @@ class BeneathTest : public ::testing::Test {
 };
 
 TEST_F(BeneathTest, NoNameIsFollowed) {
-  OpenOptions truncate = CreateOptions();
+  FileOpenOptions truncate = CreateOptions();
   truncate.truncate = true;
   for (const std::string name : {"/file", "/nothing", "/directory/victim", "/directory/b/victim",
                                  "/directory/new", "/within/b/new", "//directory//victim"}) {

@@ -120,7 +120,7 @@ TEST_P(DiskTest, FrozenWritesCompleteInPollOnly) {
 }
 
 TEST_P(DiskTest, AFullDeviceDoesNotFreeze) {
-  OpenOptions options;
+  FileOpenOptions options;
   options.write = true;
   const auto file = LocalFileSystem()->Open("/dev/full", options).value();
   AlignedBuffer buffer(4096);

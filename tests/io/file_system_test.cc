@@ -44,7 +44,7 @@ TEST_F(FileSystemTest, WritesReadsAndTruncates) {
 TEST_F(FileSystemTest, OpenKeepsItsOptions) {
   EXPECT_EQ(files_->Open(dir_ / "a", {}).status().message(),
             StrCat("open ", dir_ / "a", ": No such file or directory"));
-  OpenOptions options = CreateOptions();
+  FileOpenOptions options = CreateOptions();
   options.exclusive = true;
   ASSERT_OK(files_->Open(dir_ / "a", options).value()->WriteAt(0, AsBytes("x")));
   EXPECT_EQ(files_->Open(dir_ / "a", options).status().code(), StatusCode::kAlreadyExists);
@@ -164,7 +164,7 @@ TEST_F(FileSystemTest, PunchingIsDroppedAfterAFreeze) {
 
 TEST_F(FileSystemTest, APunchThatFailsDoesNotFreeze) {
   ASSERT_OK(Create(dir_ / "a")->WriteAt(0, AsBytes("x")));
-  OpenOptions reading;
+  FileOpenOptions reading;
   const auto file = std::move(files_->Open(dir_ / "a", reading)).value();
   EXPECT_FALSE(file->PunchHole(0, 4096).ok());
   EXPECT_FALSE(file->freeze()->frozen());

@@ -62,7 +62,7 @@ TEST(FreezeTest, StopsEveryChangeOfItsFilesAndNoRead) {
 TEST(FreezeTest, AFailedWriteTripsAndNamesTheFile) {
   const TempDir dir;
   Create(dir / "a");
-  OpenOptions options;  // read only: writing fails with EBADF
+  FileOpenOptions options;  // read only: writing fails with EBADF
   const auto file = LocalFileSystem()->Open(dir / "a", options).value();
   const Status status = file->WriteAt(0, AsBytes("x"));
   EXPECT_EQ(status.message(), StrCat("write ", dir / "a", ": Bad file descriptor"));
@@ -71,7 +71,7 @@ TEST(FreezeTest, AFailedWriteTripsAndNamesTheFile) {
 }
 
 TEST(FreezeTest, AFullDeviceFailsTheWriteButDoesNotFreeze) {
-  OpenOptions options;
+  FileOpenOptions options;
   options.write = true;
   const auto file = LocalFileSystem()->Open("/dev/full", options).value();
   const Status status = file->WriteAt(0, AsBytes("x"));

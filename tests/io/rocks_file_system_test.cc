@@ -82,7 +82,8 @@ class TrapFile final : public File {
 class TrapFileSystem final : public FileSystem {
  public:
   explicit TrapFileSystem(Trap* trap) : trap_(trap) {}
-  Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) override {
+  Result<std::unique_ptr<File>> Open(const std::string& path,
+                                     const FileOpenOptions& options) override {
     if (options.create) STEPWELL_RETURN_IF_ERROR(trap_->Spring());
     STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<File> file, files_->Open(path, options));
     return std::unique_ptr<File>(std::make_unique<TrapFile>(std::move(file), trap_));

@@ -63,8 +63,8 @@ PinnedSteps StepsOf(db::Store* store) {
 }
 
 // A machine's files, and the log of its store as recovery sees it.
-struct Disk {
-  explicit Disk(const std::shared_ptr<SimWorld>& world) : files(world) {}
+struct CatalogDisk {
+  explicit CatalogDisk(const std::shared_ptr<SimWorld>& world) : files(world) {}
   Result<LogState> ByMarks() {
     STEPWELL_ASSIGN_OR_RETURN(const auto slot_file,
                               db::SlotFile::Open(&files, kStorePath, /*write=*/false, nullptr));
@@ -150,7 +150,7 @@ TEST(CatalogTest, SessionsGoOnWithTheLineage) {
     ASSERT_OK(store.status());
     ASSERT_OK(SaveSmall(store->get(), step)->Wait());
     ASSERT_OK((*store)->Close());
-    const auto state = Disk(world).ByMarks();
+    const auto state = CatalogDisk(world).ByMarks();
     ASSERT_OK(state.status());
     EXPECT_EQ(state->live.size(), step + 1);
     deltas += state->catalogs.size() > 1 ? 1 : 0;
@@ -223,7 +223,7 @@ TEST(CatalogTest, FollowsChangesThroughCrashesAndReclaim) {
         ASSERT_OK(report.status());
         EXPECT_TRUE(report->problems.empty());
         ASSERT_OK((*store)->Close());
-        const auto state = Disk(world).ByMarks();
+        const auto state = CatalogDisk(world).ByMarks();
         ASSERT_OK(state.status());
         longest = std::max(longest, state->catalogs.size());
       } else {
@@ -260,7 +260,7 @@ class DamagedCatalogTest : public ::testing::Test {
 
   uint64_t steps_ = 300;
   std::shared_ptr<SimWorld> world_;
-  Disk disk_;
+  CatalogDisk disk_;
   std::vector<CatalogNote> catalogs_;
 };
 
@@ -332,7 +332,7 @@ class HostileCatalogTest : public ::testing::Test {
     return catalog;
   }
 
-  Disk disk_;
+  CatalogDisk disk_;
 };
 
 TEST_F(HostileCatalogTest, LineagesThatMakeNoSenseAreDamage) {

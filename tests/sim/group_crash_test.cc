@@ -58,7 +58,7 @@ TEST(GroupCrashTest, ARepeatedDecisionWaitsForTheFirst) {
     SCOPED_TRACE(seed);
     const auto world = SimWorld::Make({seed, kUnlimitedBytes});
     StoreMachine machine(world, seed);
-    PartStores stores;
+    GroupStores stores;
     ASSERT_OK(stores.Open(&machine));
     for (const auto& store : stores.parts) {
       auto handle = PreparePart(store.get(), 1, 1);
@@ -73,7 +73,7 @@ TEST(GroupCrashTest, ARepeatedDecisionWaitsForTheFirst) {
       ASSERT_OK(stores.parts[1]->Decide(told).status());
     }
     StoreMachine after(world->Crash({seed, SectorOdds{0, 1, 0, 0}, NameLoss::kPrefix}), seed);
-    PartStores crashed;
+    GroupStores crashed;
     ASSERT_OK(crashed.Open(&after));
     EXPECT_TRUE(db::PreparedSteps(crashed.parts[1].get()).empty());
   }

@@ -58,7 +58,7 @@ std::string OpenFailing(const std::shared_ptr<SimWorld>& world, GroupExpected* e
   PlanFaults(world.get(), prng);
   if (prng->OneIn(3)) world->FreezeAt(world->mutating_ops() + 1 + prng->Below(60));
   StoreMachine machine(world, prng->Next());
-  PartStores stores;
+  GroupStores stores;
   if (!stores.Open(&machine).ok()) return "";
   const bool opened = !world->frozen();
   const auto seen = ReadSaves(stores.parts[0].get());

@@ -176,7 +176,7 @@ TEST(NoRoomTest, AReclaimThatCannotWriteTheSlotSaysSoAndErasesNothing) {
   ASSERT_OK(db::CheckSeeded(store->get(), 39, 39, SpecsOf(39)));
 }
 
-void CommitOnAllParts(const PartStores& stores, uint64_t step) {
+void CommitOnAllParts(const GroupStores& stores, uint64_t step) {
   for (const auto& store : stores.parts) {
     const auto handle = PreparePart(store.get(), step, step);
     ASSERT_OK(handle.status());
@@ -196,7 +196,7 @@ TEST(NoRoomTest, WhatAPartDoesNotShowYetIsNoDamage) {
     SCOPED_TRACE(of_root);
     const auto world = SimWorld::Make({1, kUnlimitedBytes});
     StoreMachine machine(world, 1);
-    PartStores stores;
+    GroupStores stores;
     ASSERT_OK(stores.Open(&machine));
     for (uint64_t step = 1; step <= 4; ++step) CommitOnAllParts(stores, step);
     world->AddFault(NoRoom(of_root ? "/store/STEPWELL" : "/process_1/STEPWELL"));

@@ -18,7 +18,7 @@ struct Machine {
   explicit Machine(std::shared_ptr<SimWorld> image) : world(std::move(image)) {}
 
   std::unique_ptr<io::File> Open(const std::string& path, bool direct = false) {
-    io::OpenOptions options;
+    io::FileOpenOptions options;
     options.write = options.create = true;
     options.direct = direct;
     return std::move(files.Open(path, options)).value();
@@ -265,7 +265,7 @@ TEST(SimDiskTest, TheMachineStopsAtTheChosenOperation) {
   for (uint64_t stop = 1; stop <= 4; ++stop) {
     Machine machine;
     machine.world->FreezeAt(stop);
-    io::OpenOptions options;
+    io::FileOpenOptions options;
     options.write = options.create = true;
     auto file = machine.files.Open("a", options);
     if (stop == 1) {

@@ -14,8 +14,8 @@ namespace {
 constexpr int kRounds = 6;
 constexpr int kKeysPerRound = 10;
 
-struct Index {
-  explicit Index(const std::shared_ptr<SimWorld>& world) : files(world) {
+struct RocksIndex {
+  explicit RocksIndex(const std::shared_ptr<SimWorld>& world) : files(world) {
     freeze = std::make_shared<io::Freeze>();
     env = rocksdb::NewCompositeEnv(io::MakeRocksFileSystem(&files, freeze));
     rocksdb::Options options;
@@ -42,7 +42,7 @@ std::string Key(int i) {
 }
 
 // Returns the number of keys that were durable when their flush returned without a freeze.
-int Fill(Index* index) {
+int Fill(RocksIndex* index) {
   int durable = 0;
   rocksdb::WriteOptions no_wal;
   no_wal.disableWAL = true;
@@ -61,7 +61,7 @@ int Fill(Index* index) {
 // The number of keys, which must be the first ones; -1 when the index cannot be opened or read
 // (it is then rebuilt from the log).
 int CountPrefix(const std::shared_ptr<SimWorld>& image) {
-  Index index(image);
+  RocksIndex index(image);
   if (!index.status.ok()) return -1;
   int count = 0;
   const std::unique_ptr<rocksdb::Iterator> it(index.db->NewIterator(rocksdb::ReadOptions()));
@@ -83,7 +83,7 @@ std::shared_ptr<SimWorld> NewWorld(uint64_t seed) {
 TEST(SimRocksTest, AnIndexLivesOnTheSimulatedDisk) {
   const auto world = NewWorld(1);
   {
-    Index index(world);
+    RocksIndex index(world);
     ASSERT_TRUE(index.status.ok()) << index.status.ToString();
     EXPECT_EQ(Fill(&index), kRounds * kKeysPerRound);
   }
@@ -96,7 +96,7 @@ TEST(SimRocksTest, AnIndexLivesOnTheSimulatedDisk) {
 TEST(SimRocksTest, ADiskThatNeverSyncsLosesWhatWasFlushed) {
   const auto world = NewWorld(1);
   world->AddFault({OpKind::kSync, 1, true, EIO, Fault::Effect::kLose, {}});
-  Index index(world);
+  RocksIndex index(world);
   ASSERT_TRUE(index.status.ok()) << index.status.ToString();
   EXPECT_EQ(Fill(&index), kRounds * kKeysPerRound);
   EXPECT_LT(CountPrefix(world->Crash({1, SectorOdds{0, 1, 0, 0}, NameLoss::kPrefix})),
@@ -107,7 +107,7 @@ TEST(SimRocksTest, EveryCrashLeavesAPrefixWithAllThatWasFlushed) {
   uint64_t total = 0;
   {
     const auto world = NewWorld(1);
-    Index index(world);
+    RocksIndex index(world);
     Fill(&index);
     index.db.reset();
     total = world->mutating_ops();
@@ -120,7 +120,7 @@ TEST(SimRocksTest, EveryCrashLeavesAPrefixWithAllThatWasFlushed) {
     world->FreezeAt(stop);
     int durable = 0;
     {
-      Index index(world);
+      RocksIndex index(world);
       if (index.status.ok()) durable = Fill(&index);
     }
     for (uint64_t seed = 1; seed <= 3; ++seed) {

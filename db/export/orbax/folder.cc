@@ -295,10 +295,10 @@ Status ExportFolder::Replace() {
   }
   const Status moved = file_system_->Rename(path_, options_.old_goes_to);
   if (!moved.ok() && moved.code() != StatusCode::kNotFound) return moved;
-  return GiveName();
+  return MoveIntoPlace();
 }
 
-Status ExportFolder::GiveName() {
+Status ExportFolder::MoveIntoPlace() {
   const Status renamed = file_system_->Rename(temporary_, path_);
   const int error = renamed.os_error();
   if (!renamed.ok() && error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return renamed;
@@ -320,7 +320,7 @@ Status ExportFolder::Commit() {
     STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   }
   STEPWELL_RETURN_IF_ERROR(CheckFree());
-  STEPWELL_RETURN_IF_ERROR(options_.old_goes_to.empty() ? GiveName() : Replace());
+  STEPWELL_RETURN_IF_ERROR(options_.old_goes_to.empty() ? MoveIntoPlace() : Replace());
   if (Status status = options_.sync ? file_system_->SyncDirectory(parent_) : OkStatus();
       !status.ok()) {
     committed_ = !file_system_->Rename(path_, temporary_).ok();
@@ -363,7 +363,7 @@ Status ExportTemporary::CheckFree() const {
 
 // An existing file is not written to, because it may have a second name.
 Status ExportTemporary::Claim() {
-  const io::OpenOptions anew = {.write = true, .create = true, .exclusive = true};
+  const io::FileOpenOptions anew = {.write = true, .create = true, .exclusive = true};
   auto file = file_system_->Open(temporary_, anew);
   if (file.status().code() == StatusCode::kAlreadyExists) {
     STEPWELL_ASSIGN_OR_RETURN(const auto old, file_system_->Open(temporary_, {.write = true}));
@@ -385,7 +385,7 @@ Status ExportTemporary::Claim() {
 }
 
 // A link, unlike a rename, replaces nothing that appeared meanwhile; some file systems have none.
-Status ExportTemporary::GiveName() const {
+Status ExportTemporary::MoveIntoPlace() const {
   const Status linked = file_system_->Link(temporary_, path_);
   if (linked.ok()) {
     file_system_->Remove(temporary_).IgnoreError("it is complete; the name goes with the next one");
@@ -399,7 +399,7 @@ Status ExportTemporary::GiveName() const {
 Result<uint64_t> ExportTemporary::Commit() {
   STEPWELL_RETURN_IF_ERROR(file_->Sync());
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_->Info());
-  STEPWELL_RETURN_IF_ERROR(GiveName());
+  STEPWELL_RETURN_IF_ERROR(MoveIntoPlace());
   ForgetForkDescriptors(this);
   file_.reset();
   if (Status status = file_system_->SyncDirectory(ParentOf(path_)); !status.ok()) {

@@ -90,7 +90,7 @@ class ExportFolder {
   Status ShowClaim();
   Status CheckFree() const;
   Status Replace();
-  Status GiveName();
+  Status MoveIntoPlace();
 
   io::FileSystem* const file_system_;
   const std::string path_;
@@ -124,7 +124,7 @@ class ExportTemporary {
   ExportTemporary(io::FileSystem* file_system, std::string path);
   Status CheckFree() const;
   Status Claim();
-  Status GiveName() const;
+  Status MoveIntoPlace() const;
 
   io::FileSystem* const file_system_;
   const std::string path_;

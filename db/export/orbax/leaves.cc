@@ -14,7 +14,7 @@ namespace {
 using format::DType;
 using format::LeafKind;
 using format::LeafRecord;
-using OrbaxType = format::orbax::ValueType;
+using format::orbax::OrbaxType;
 
 std::string_view DTypeName(DType dtype) {
   const format::DTypeInfo* info = format::FindDType(dtype);

@@ -14,7 +14,7 @@ namespace stepwell::db {
 // The checkpoint's form of a leaf. A container with children is no leaf, and has neither a form nor
 // a reason.
 struct LeafTranslation {
-  std::optional<format::orbax::ValueType> type;
+  std::optional<format::orbax::OrbaxType> type;
   std::optional<ExportArray> array;  // without its name
   std::string text;                  // of kString
   std::string unsupported;           // why Orbax cannot hold it; else empty

@@ -122,7 +122,7 @@ class PartCopier {
   }
 
   Status Make(const PartFile& file, bool clone) {
-    const io::OpenOptions anew = {.write = true, .create = true, .exclusive = true};
+    const io::FileOpenOptions anew = {.write = true, .create = true, .exclusive = true};
     STEPWELL_ASSIGN_OR_RETURN(const auto out, file_system_->Open(file.path, anew));
     made_.push_back(file.path);
     const auto path_of = [this](PartSegment segment) {

@@ -55,7 +55,7 @@ class ItemPlanner {
         verdicts_(verdicts) {}
 
   Status Add(const LeafRecord& record, const format::KeyPath& path) {
-    NoteVariables(record, path.size());
+    RecordVariables(record, path.size());
     auto translated = TranslateLeaf(record, options_);
     if (!translated.ok()) return translated.status().WithContext(LeafName(record));
     const bool is_unsupported = !translated->unsupported.empty();
@@ -129,7 +129,7 @@ class ItemPlanner {
   };
 
   // Records come in key order: what is above one of them is on the stack.
-  void NoteVariables(const LeafRecord& record, size_t path_size) {
+  void RecordVariables(const LeafRecord& record, size_t path_size) {
     while (!variables_.empty() && !record.key.starts_with(variables_.back().key)) {
       variables_.pop_back();
     }
@@ -182,7 +182,7 @@ class ItemPlanner {
     for (size_t i = 0; i < names.size(); ++i) {
       if (names[i].size() > kLeafNameBytesMax) {
         Drop(&candidates_[i], "its name is longer than OCDBT's keys may be");
-      } else if (candidates_[i].leaf.type == orbax::ValueType::kString) {
+      } else if (candidates_[i].leaf.type == orbax::OrbaxType::kString) {
         const Status status = orbax::CheckStringName(names[i]);
         if (!status.ok()) Drop(&candidates_[i], status.message());
         strings.emplace(names[i], i);
@@ -214,7 +214,7 @@ class ItemPlanner {
     entry.type = *leaf.type;
     entry.skip_deserialize = orbax::IsEmptyNode(entry.type);
     const std::string name = orbax::ParamName(candidate->keys);
-    if (entry.type == orbax::ValueType::kJaxArray) {
+    if (entry.type == orbax::OrbaxType::kJaxArray) {
       std::optional<orbax::Sharding> sharding;
       if (options_.leaves == ExportLeaves::kJax) sharding = shardings_.Get(record.sharding_json);
       // A PRNG key is one in a jax.Array only, and such a one needs a sharding.
@@ -228,11 +228,11 @@ class ItemPlanner {
         if (!record.prng_impl.empty()) metadata.random_key_impl = record.prng_impl;
         item_->array_metadatas.push_back(std::move(metadata));
       } else {
-        entry.type = orbax::ValueType::kNumpyArray;
+        entry.type = orbax::OrbaxType::kNumpyArray;
         plan_->as_numpy.push_back({candidate->path, "Orbax has no word for its sharding"});
       }
     }
-    if (entry.type == orbax::ValueType::kString) {
+    if (entry.type == orbax::OrbaxType::kString) {
       item_->strings.push_back({name, std::move(leaf.text)});
     } else if (leaf.array) {
       leaf.array->name = name;

@@ -14,13 +14,13 @@
 namespace stepwell::db::soak {
 
 // A live step.
-struct LiveStep {
+struct ModelStep {
   uint64_t seed = 0;
   bool pinned = false;
 
-  bool operator==(const LiveStep&) const = default;
+  bool operator==(const ModelStep&) const = default;
 };
-using State = std::map<uint64_t, LiveStep>;
+using State = std::map<uint64_t, ModelStep>;
 
 std::string ToText(const State& state);
 

@@ -99,7 +99,7 @@ inline Array MakeArray(Prng& random, const std::string& name, format::DType type
   const format::LeafRecord& leaf = array.leaf;
   array.leaf.chunk_count = format::ChunkCount(leaf.shape, leaf.chunk_shape);
   const std::vector<int64_t> strides = format::CStrides(leaf.shape, item_bytes);
-  const format::ArrayView view{AsBytes(array.bytes).data(), leaf.shape, strides};
+  const format::StridedArray view{AsBytes(array.bytes).data(), leaf.shape, strides};
   std::vector<std::byte> chunk(format::ChunkBytes(leaf.chunk_shape, item_bytes));
   for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
     format::GatherChunk(view, *array.dtype, leaf.chunk_shape, i, chunk.data());
@@ -110,15 +110,15 @@ inline Array MakeArray(Prng& random, const std::string& name, format::DType type
 }
 
 // A request and its memory, which is larger than what the request may touch.
-struct Target {
+struct TestRequest {
   LoadRequest request;
   std::string memory;
   size_t origin = 0;  // of element 0 in `memory`
 };
 
-// `request.out` is set last, when the Target does not move any more.
-inline Target MakeTarget(Prng& random, const Array& array) {
-  Target target;
+// `request.out` is set last, when the TestRequest does not move any more.
+inline TestRequest MakeTestRequest(Prng& random, const Array& array) {
+  TestRequest target;
   target.request.leaf = &array.leaf;
   const size_t rank = array.leaf.shape.size();
   format::Box& box = target.request.box;
@@ -157,7 +157,7 @@ inline Target MakeTarget(Prng& random, const Array& array) {
 }
 
 // `array`'s box copied element by element into `target`'s memory as it was.
-inline std::string Expected(const Array& array, const Target& target) {
+inline std::string Expected(const Array& array, const TestRequest& target) {
   std::string memory(target.memory.size(), '\x5A');
   const format::Box& box = target.request.box;
   const size_t rank = array.leaf.shape.size();

@@ -77,7 +77,7 @@ class StoppingFileSystem : public io::FileSystem {
       : before_(std::move(before)), reserves_(reserves) {}
 
   Result<std::unique_ptr<io::File>> Open(const std::string& path,
-                                         const io::OpenOptions& options) override {
+                                         const io::FileOpenOptions& options) override {
     if (options.create) before_();
     STEPWELL_ASSIGN_OR_RETURN(auto file, files_->Open(path, options));
     if (!options.write) return file;

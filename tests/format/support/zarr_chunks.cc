@@ -48,7 +48,7 @@ Status Run(const std::vector<std::string>& args) {
   const uint64_t count = ChunkCount(shape, chunk_shape);
   if (args[0] == "encode") {
     const std::string array = ReadFile(args[5]);
-    const ArrayView view{AsBytes(array).data(), shape, strides};
+    const StridedArray view{AsBytes(array).data(), shape, strides};
     std::vector<std::byte> out(PayloadBytesMax(codec, chunk.size()));
     for (uint64_t index = 0; index < count; ++index) {
       GatherChunk(view, *dtype, chunk_shape, index, chunk.data());

@@ -22,7 +22,7 @@ namespace stepwell {
 }
 
 // Runs `body` in a forked child, so that it may change limits of the whole process. Empty when it
-// returned an empty string; otherwise what it said, or how it died.
+// returned an empty string; otherwise its output, or how it died.
 inline std::string InChild(const std::function<std::string()>& body) {
   int ends[2];
   if (pipe(ends) != 0) return "pipe failed";
@@ -30,22 +30,22 @@ inline std::string InChild(const std::function<std::string()>& body) {
   if (child < 0) return "fork failed";
   if (child == 0) {
     close(ends[0]);
-    const std::string said = body();
+    const std::string output = body();
     const bool whole =
-        write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
+        write(ends[1], output.data(), output.size()) == static_cast<ssize_t>(output.size());
     EndChild(whole ? 0 : 1);
   }
   close(ends[1]);
-  std::string said;
+  std::string output;
   char part[512];
   for (ssize_t got = 0; (got = read(ends[0], part, sizeof(part))) > 0;) {
-    said.append(part, static_cast<size_t>(got));
+    output.append(part, static_cast<size_t>(got));
   }
   close(ends[0]);
   int state = 0;
   waitpid(child, &state, 0);
-  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) said += StrCat(" (child died: ", state, ")");
-  return said;
+  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0) output += StrCat(" (child died: ", state, ")");
+  return output;
 }
 
 }  // namespace stepwell

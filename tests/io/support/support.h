@@ -64,8 +64,9 @@ inline AlignedBuffer AlignedCopy(std::string_view text) {
   return buffer;
 }
 
-inline OpenOptions CreateOptions(bool direct = false, std::shared_ptr<Freeze> freeze = nullptr) {
-  OpenOptions options;
+inline FileOpenOptions CreateOptions(bool direct = false,
+                                     std::shared_ptr<Freeze> freeze = nullptr) {
+  FileOpenOptions options;
   options.write = true;
   options.create = true;
   options.direct = direct;

@@ -47,7 +47,7 @@ Result<db::SaveHandle> PreparePart(db::Store* store, uint64_t step, uint64_t sav
   return handle;
 }
 
-Status PartStores::Open(StoreMachine* machine) {
+Status GroupStores::Open(StoreMachine* machine) {
   parts.clear();
   for (uint32_t part = 0; part < kParts; ++part) {
     STEPWELL_RETURN_IF_ERROR(OpenOne(machine, part));
@@ -55,7 +55,7 @@ Status PartStores::Open(StoreMachine* machine) {
   return OkStatus();
 }
 
-Status PartStores::OpenOne(StoreMachine* machine, uint32_t part) {
+Status GroupStores::OpenOne(StoreMachine* machine, uint32_t part) {
   parts.resize(std::max<size_t>(parts.size(), part + 1));
   parts[part].reset();
   const format::Id128 id = part == 0 ? format::Id128{} : parts[0]->id();
@@ -64,7 +64,7 @@ Status PartStores::OpenOne(StoreMachine* machine, uint32_t part) {
   return OkStatus();
 }
 
-std::vector<db::Store*> PartStores::Pointers() const {
+std::vector<db::Store*> GroupStores::Pointers() const {
   std::vector<db::Store*> pointers;
   for (const auto& store : parts) pointers.push_back(store.get());
   return pointers;
@@ -193,7 +193,7 @@ bool GroupWorkload::Act() {
   return problem_.empty();
 }
 
-std::string CheckKept(const PartStores& stores, const GroupExpected& expected) {
+std::string CheckKept(const GroupStores& stores, const GroupExpected& expected) {
   for (uint32_t part = 0; part < kParts; ++part) {
     std::set<format::Id128> has;
     const auto group = stores.parts[part]->Group();
@@ -219,7 +219,7 @@ std::string CheckGroupImage(const std::shared_ptr<SimWorld>& image, GroupExpecte
     world->FreezeAt(1 + prng.Below(150));
     {
       StoreMachine machine(world, prng.Next());
-      PartStores stores;
+      GroupStores stores;
       Status status = stores.Open(&machine);
       if (status.ok() && !world->frozen()) {
         const auto seen = ReadSaves(stores.parts[0].get());
@@ -239,7 +239,7 @@ std::string CheckGroupImage(const std::shared_ptr<SimWorld>& image, GroupExpecte
   std::string files;
   for (const auto& [path, size] : image->Files()) files += StrCat(" ", path, ":", size);
   StoreMachine machine(image, seed);
-  PartStores stores;
+  GroupStores stores;
   if (Status status = stores.Open(&machine); !status.ok()) {
     return StrCat(failed("open", status), "\nfiles:", files, "\nlog: ", machine.log());
   }

@@ -23,7 +23,7 @@ std::string SavesText(const db::Saves& saves);
 Result<db::SaveHandle> PreparePart(db::Store* store, uint64_t step, uint64_t save);
 
 // The stores of one process.
-struct PartStores {
+struct GroupStores {
   std::vector<std::unique_ptr<db::Store>> parts;
 
   Status Open(StoreMachine* machine);
@@ -66,7 +66,7 @@ class GroupWorkload {
 
   StoreMachine* const machine_;
   Prng prng_;
-  PartStores stores_;
+  GroupStores stores_;
   std::deque<Open> open_;
   db::Saves visible_;
   std::optional<db::Saves> in_doubt_;
@@ -84,7 +84,7 @@ struct GroupExpected {
 inline const std::string kListFailed = "a list failed";
 // Checks that every save that a part promised to keep is prepared, or decided. Returns those that
 // are neither.
-std::string CheckKept(const PartStores& stores, const GroupExpected& expected);
+std::string CheckKept(const GroupStores& stores, const GroupExpected& expected);
 
 // An image is opened (after so many more crashes), read through part 0, settled, takes another step
 // and is opened again. Returns what went wrong; empty: nothing.

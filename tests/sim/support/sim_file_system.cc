@@ -21,7 +21,7 @@ io::FileInfo InfoOf(const Inode& inode) {
 }  // namespace
 
 Result<std::unique_ptr<io::File>> SimFileSystem::Open(const std::string& path,
-                                                      const io::OpenOptions& options) {
+                                                      const io::FileOpenOptions& options) {
   const std::lock_guard lock(world_->mutex_);
   auto freeze = options.freeze != nullptr ? options.freeze : std::make_shared<io::Freeze>();
   if (options.create || options.truncate) {
@@ -178,7 +178,7 @@ Result<uint64_t> SimFileSystem::FreeBytes(const std::string& path) {
 }
 
 SimFile::SimFile(std::shared_ptr<SimWorld> world, InodeRef inode, const std::string& path,
-                 std::shared_ptr<io::Freeze> freeze, const io::OpenOptions& options)
+                 std::shared_ptr<io::Freeze> freeze, const io::FileOpenOptions& options)
     : File(path, std::move(freeze)),
       world_(std::move(world)),
       inode_(std::move(inode)),

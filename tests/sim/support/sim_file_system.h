@@ -17,7 +17,7 @@ class SimFileSystem final : public io::FileSystem {
   explicit SimFileSystem(std::shared_ptr<SimWorld> world) : world_(std::move(world)) {}
 
   Result<std::unique_ptr<io::File>> Open(const std::string& path,
-                                         const io::OpenOptions& options) override;
+                                         const io::FileOpenOptions& options) override;
   Result<io::FileInfo> Stat(const std::string& path) override;
   Result<std::vector<std::string>> List(const std::string& path) override;
   Status CreateDirectory(const std::string& path) override;
@@ -40,7 +40,7 @@ class SimFile final : public io::File {
  public:
   // World's mutex held.
   SimFile(std::shared_ptr<SimWorld> world, InodeRef inode, const std::string& path,
-          std::shared_ptr<io::Freeze> freeze, const io::OpenOptions& options);
+          std::shared_ptr<io::Freeze> freeze, const io::FileOpenOptions& options);
   ~SimFile() override;
 
   Result<size_t> ReadAt(uint64_t offset, MutableBytes out) override;
