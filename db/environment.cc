@@ -54,12 +54,12 @@ Environment Environment::ForReaders() const {
 Result<Environment> MakeEnvironment(const StoreOptions& options) {
   Environment environment;
   environment.file_system = io::LocalFileSystem();
-  // The reason why io_uring is not used is said once a store, by its first disk.
-  auto said = std::make_shared<std::once_flag>();
+  // The reason why io_uring is not used is logged once a store, by its first disk.
+  auto logged = std::make_shared<std::once_flag>();
   io::DiskOptions disk;
   disk.kind = options.disk;
-  disk.log = [log = options.log, said](LogLevel level, std::string_view text) {
-    std::call_once(*said, [&] { Log(log, level, text); });
+  disk.log = [log = options.log, logged](LogLevel level, std::string_view text) {
+    std::call_once(*logged, [&] { Log(log, level, text); });
   };
   environment.make_disk = [disk] { return io::OpenDisk(disk); };
   const size_t cores = std::max(1U, std::thread::hardware_concurrency());

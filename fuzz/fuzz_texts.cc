@@ -96,7 +96,8 @@ void Lock(Input* input) {
     Check(file.ok() && db::WriteContact(file->get(), *contact).ok(), "LOCK cannot be written");
     const auto again = db::ReadContact(folder.files(), kPath);
     // A long text is cut off where LOCK is read.
-    Check(!again.ok() || (again->socket == contact->socket && again->ask == contact->ask),
+    Check(!again.ok() ||
+              (again->socket == contact->socket && again->request_key == contact->request_key),
           "a contact changed on the way");
   }
   const auto lock = db::AcquireLock(folder.files(), kPath, std::chrono::milliseconds(0));

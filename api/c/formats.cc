@@ -31,14 +31,14 @@ Result<std::vector<std::string>> NamesOf(const char* const* names, size_t count)
 
 // A C callback, which says 0 to stop; empty for NULL.
 template <typename... Args>
-std::function<bool(Args...)> Asking(int (*function)(void*, Args...), void* context) {
+std::function<bool(Args...)> ToFunction(int (*function)(void*, Args...), void* context) {
   if (function == nullptr) return {};
   return [=](Args... args) { return function(context, args...) != 0; };
 }
 
 Result<stepwell::ExportOptions> OptionsOf(const stepwell_export_options* options) {
   stepwell_export_options in;
-  STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &in));
+  STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &in));
   if (in.mode > STEPWELL_EXPORT_COPY || in.on_unsupported > STEPWELL_UNSUPPORTED_WIDEN) {
     return stepwell::InvalidArgumentError("mode or on_unsupported is none that there is");
   }
@@ -53,13 +53,13 @@ Result<stepwell::ExportOptions> OptionsOf(const stepwell_export_options* options
   out.step_prefix = stepwell::c::TextOf(in.step_prefix);
   out.step_digits = in.step_digits;
   out.unnamed_default = in.unnamed_default != 0;
-  out.progress = Asking(in.progress, in.progress_context);
+  out.progress = ToFunction(in.progress, in.progress_context);
   return out;
 }
 
 Result<stepwell::ImportOptions> OptionsOf(const stepwell_import_options* options) {
   stepwell_import_options in;
-  STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &in));
+  STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &in));
   if (in.if_exists > STEPWELL_IF_EXISTS_SKIP) {
     return stepwell::InvalidArgumentError("if_exists is none that there is");
   }
@@ -68,7 +68,7 @@ Result<stepwell::ImportOptions> OptionsOf(const stepwell_import_options* options
   out.if_exists = static_cast<stepwell::IfExists>(in.if_exists);
   out.threads = in.threads;
   out.memory_bytes_max = in.memory_bytes_max;
-  out.keep_waiting = Asking(in.keep_waiting, in.keep_waiting_context);
+  out.keep_waiting = ToFunction(in.keep_waiting, in.keep_waiting_context);
   return out;
 }
 
@@ -76,7 +76,7 @@ Result<stepwell::ImportOptions> OptionsOf(const stepwell_import_options* options
 template <typename Exporting>
 Status Export(stepwell_export_report* report, const Exporting& exporting) {
   stepwell_export_report out{};
-  if (report != nullptr) STEPWELL_RETURN_IF_ERROR(stepwell::c::GiveStruct(out, report));
+  if (report != nullptr) STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructOut(out, report));
   STEPWELL_ASSIGN_OR_RETURN(const stepwell::ExportReport done, exporting());
   if (report == nullptr) return OkStatus();
   out.mode = static_cast<stepwell_export_mode>(done.mode);
@@ -87,7 +87,7 @@ Status Export(stepwell_export_report* report, const Exporting& exporting) {
   out.written_bytes = done.written_bytes;
   out.skipped = done.skipped.size();
   out.widened = done.widened.size();
-  return stepwell::c::GiveStruct(out, report);
+  return stepwell::c::CopyStructOut(out, report);
 }
 
 }  // namespace
@@ -116,14 +116,14 @@ stepwell_code stepwell_export_archive(stepwell_store* store, uint64_t step, cons
     STEPWELL_REQUIRE_(path);
     STEPWELL_REQUIRE_(destination);
     stepwell_archive_options in;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &in));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &in));
     if (in.format > STEPWELL_ARCHIVE_NPZ || in.on_unsupported > STEPWELL_UNSUPPORTED_WIDEN) {
       return stepwell::InvalidArgumentError("format or on_unsupported is none that there is");
     }
     const stepwell::ArchiveOptions given{
         .format = static_cast<stepwell::ArchiveFormat>(in.format),
         .on_unsupported = static_cast<stepwell::OnUnsupported>(in.on_unsupported),
-        .progress = Asking(in.progress, in.progress_context)};
+        .progress = ToFunction(in.progress, in.progress_context)};
     return Export(report, [&] {
       return store->store.ExportArchive(step, destination, given, stepwell::c::PathOf(item, path));
     });
@@ -177,7 +177,7 @@ stepwell_code stepwell_view_get_stats(const stepwell_view* view, stepwell_view_s
     out.not_shown = now.not_shown;
     out.errors = now.errors;
     out.following = now.following ? 1 : 0;
-    return stepwell::c::GiveStruct(out, stats);
+    return stepwell::c::CopyStructOut(out, stats);
   });
 }
 

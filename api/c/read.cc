@@ -29,7 +29,7 @@ namespace {
 
 Status OutOfRange() { return {StatusCode::kOutOfRange, "there is no entry of this index"}; }
 
-Status GiveStep(const stepwell::StepInfo& in, stepwell_step_info* info) {
+Status FillStepInfo(const stepwell::StepInfo& in, stepwell_step_info* info) {
   stepwell_step_info out{};
   out.step = in.step;
   out.time_ns =
@@ -42,17 +42,17 @@ Status GiveStep(const stepwell::StepInfo& in, stepwell_step_info* info) {
   out.stored_bytes = in.stored_bytes;
   out.metadata_json = in.metadata_json.c_str();
   out.metrics_json = in.metrics_json.c_str();
-  return stepwell::c::GiveStruct(out, info);
+  return stepwell::c::CopyStructOut(out, info);
 }
 
-Status GiveItem(const stepwell::StepInfo& in, size_t item, stepwell_item_info* info) {
+Status FillItemInfo(const stepwell::StepInfo& in, size_t item, stepwell_item_info* info) {
   if (item >= in.items.size()) return OutOfRange();
   stepwell_item_info out{};
   out.name = in.items[item].name.c_str();
   out.leaves = in.items[item].leaves;
   out.logical_bytes = in.items[item].logical_bytes;
   out.stored_bytes = in.items[item].stored_bytes;
-  return stepwell::c::GiveStruct(out, info);
+  return stepwell::c::CopyStructOut(out, info);
 }
 
 stepwell_type TypeOf(stepwell::LeafType type) {
@@ -82,7 +82,7 @@ stepwell_type TypeOf(stepwell::LeafType type) {
 Result<stepwell::ReadRequest> RequestOf(const stepwell_read_request* request) {
   STEPWELL_REQUIRE_(request);
   stepwell_read_request in;
-  STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(request, &in));
+  STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(request, &in));
   STEPWELL_REQUIRE_(in.path);
   constexpr uint32_t kRankMax = 64;  // of the format
   if (in.rank > kRankMax) return stepwell::InvalidArgumentError("more than 64 axes");
@@ -200,7 +200,7 @@ stepwell_code stepwell_step_list_get(const stepwell_step_list* list, size_t inde
                                      stepwell_step_info* info) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(list);
-    return index < list->steps.size() ? GiveStep(list->steps[index], info) : OutOfRange();
+    return index < list->steps.size() ? FillStepInfo(list->steps[index], info) : OutOfRange();
   });
 }
 
@@ -208,7 +208,7 @@ stepwell_code stepwell_step_list_item(const stepwell_step_list* list, size_t ind
                                       stepwell_item_info* info) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(list);
-    return index < list->steps.size() ? GiveItem(list->steps[index], item, info) : OutOfRange();
+    return index < list->steps.size() ? FillItemInfo(list->steps[index], item, info) : OutOfRange();
   });
 }
 
@@ -241,7 +241,7 @@ void stepwell_step_free(stepwell_step* step) { delete step; }
 stepwell_code stepwell_step_get_info(const stepwell_step* step, stepwell_step_info* info) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(step);
-    return GiveStep(step->step.info(), info);
+    return FillStepInfo(step->step.info(), info);
   });
 }
 
@@ -249,7 +249,7 @@ stepwell_code stepwell_step_get_item(const stepwell_step* step, size_t item,
                                      stepwell_item_info* info) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(step);
-    return GiveItem(step->step.info(), item, info);
+    return FillItemInfo(step->step.info(), item, info);
   });
 }
 
@@ -288,7 +288,7 @@ stepwell_code stepwell_leaf_list_get(const stepwell_leaf_list* list, size_t inde
     out.children = entry.info.children;
     out.codec = entry.info.codec.c_str();
     out.sharding_json = entry.info.sharding_json.c_str();
-    return stepwell::c::GiveStruct(out, info, offsetof(stepwell_leaf_info, kind));
+    return stepwell::c::CopyStructOut(out, info, offsetof(stepwell_leaf_info, kind));
   });
 }
 
@@ -316,14 +316,14 @@ stepwell_code stepwell_read_value(const stepwell_step* step, const char* item, c
                                   stepwell_value* value) {
   return Guard([&]() -> Status {
     stepwell_value out{};
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::GiveStruct(out, value));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructOut(out, value));
     STEPWELL_REQUIRE_(step);
     STEPWELL_REQUIRE_(path);
     STEPWELL_ASSIGN_OR_RETURN(const stepwell::Value read,
                               step->step.ReadValue(stepwell::c::PathOf(item, path)));
     STEPWELL_RETURN_IF_ERROR(
         std::visit(ValueWriter{&out}, static_cast<const stepwell::ValueVariant&>(read)));
-    return stepwell::c::GiveStruct(out, value);
+    return stepwell::c::CopyStructOut(out, value);
   });
 }
 

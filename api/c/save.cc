@@ -79,7 +79,7 @@ stepwell_code stepwell_put_array(stepwell_request* request, const char* item, co
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(array);
     stepwell_array in;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(array, &in));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(array, &in));
     stepwell::ArrayView view;
     // From here on the array is let go whatever happens.
     if (in.release != nullptr) {
@@ -108,7 +108,7 @@ stepwell_code stepwell_put_value(stepwell_request* request, const char* item, co
     STEPWELL_REQUIRE_(path);
     STEPWELL_REQUIRE_(value);
     stepwell_value in;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(value, &in));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(value, &in));
     STEPWELL_ASSIGN_OR_RETURN(stepwell::Value taken, ValueOf(in));
     request->request.Put(stepwell::c::PathOf(item, path), std::move(taken));
     return OkStatus();
@@ -140,7 +140,7 @@ stepwell_code stepwell_save(stepwell_store* store, stepwell_request* request,
     request->request = stepwell::SaveRequest(taken.step);
     STEPWELL_REQUIRE_(store);
     stepwell_save_options given;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &given));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &given));
     if (given.if_exists < STEPWELL_IF_EXISTS_ERROR || given.if_exists > STEPWELL_IF_EXISTS_SKIP) {
       return InvalidArgumentError("if_exists is not known");
     }

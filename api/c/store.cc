@@ -117,7 +117,7 @@ stepwell_code stepwell_open(const char* path, const stepwell_open_options* optio
     *store = nullptr;
     STEPWELL_REQUIRE_(path);
     stepwell_open_options given;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &given));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &given));
     STEPWELL_ASSIGN_OR_RETURN(const auto public_options, stepwell::c::OptionsOf(given));
     STEPWELL_ASSIGN_OR_RETURN(auto opened, stepwell::Store::Open(path, public_options));
     *store = new stepwell_store{std::move(opened)};
@@ -172,14 +172,14 @@ stepwell_code stepwell_reclaim(stepwell_store* store, stepwell_reclaim_report* r
     STEPWELL_REQUIRE_(store);
     stepwell_reclaim_report out{};
     // A wrong size is told before anything is done.
-    if (report != nullptr) STEPWELL_RETURN_IF_ERROR(stepwell::c::GiveStruct(out, report));
+    if (report != nullptr) STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructOut(out, report));
     STEPWELL_ASSIGN_OR_RETURN(const auto done, store->store.Reclaim());
     if (report == nullptr) return OkStatus();
     out.bytes_before = done.bytes_before;
     out.bytes_after = done.bytes_after;
     out.bytes_moved = done.bytes_moved;
     out.bytes_punched = done.bytes_punched;
-    return stepwell::c::GiveStruct(out, report);
+    return stepwell::c::CopyStructOut(out, report);
   });
 }
 
@@ -190,7 +190,7 @@ stepwell_code stepwell_verify(stepwell_store* store, const stepwell_verify_optio
     *report = nullptr;
     STEPWELL_REQUIRE_(store);
     stepwell_verify_options given;
-    STEPWELL_RETURN_IF_ERROR(stepwell::c::TakeStruct(options, &given));
+    STEPWELL_RETURN_IF_ERROR(stepwell::c::CopyStructIn(options, &given));
     stepwell::VerifyOptions verify;
     if (given.one_step != 0) verify.step = given.step;
     if (given.progress != nullptr) {
@@ -214,7 +214,7 @@ stepwell_code stepwell_verify_report_get(const stepwell_verify_report* report,
     out.chunks = report->report.chunks;
     out.bytes = report->report.bytes;
     out.problem_count = report->report.problems.size();
-    return stepwell::c::GiveStruct(out, info);
+    return stepwell::c::CopyStructOut(out, info);
   });
 }
 
@@ -235,7 +235,7 @@ stepwell_code stepwell_verify_report_problem(const stepwell_verify_report* repor
     out.offset_bytes = found.offset_bytes;
     out.message = found.message.c_str();
     out.unchecked = found.unchecked ? 1 : 0;
-    return stepwell::c::GiveStruct(out, problem, offsetof(stepwell_problem, unchecked));
+    return stepwell::c::CopyStructOut(out, problem, offsetof(stepwell_problem, unchecked));
   });
 }
 
@@ -256,6 +256,6 @@ stepwell_code stepwell_get_stats(stepwell_store* store, stepwell_stats* stats) {
     out.saves_failed = now.saves_failed;
     out.bytes_saved = now.bytes_saved;
     out.bytes_written = now.bytes_written;
-    return stepwell::c::GiveStruct(out, stats);
+    return stepwell::c::CopyStructOut(out, stats);
   });
 }

@@ -55,7 +55,7 @@ inline Status IsNull(const char* what) {
 // Copies the caller's struct, whose first field is its size. Fields that it has not are zero; what
 // it has more than we know must be zero. `first_bytes`: the struct's size in its first version.
 template <typename Struct>
-Status TakeStruct(const Struct* in, Struct* out, size_t first_bytes = sizeof(Struct)) {
+Status CopyStructIn(const Struct* in, Struct* out, size_t first_bytes = sizeof(Struct)) {
   *out = {};
   if (in == nullptr) return OkStatus();
   size_t size = 0;
@@ -80,7 +80,7 @@ Status TakeStruct(const Struct* in, Struct* out, size_t first_bytes = sizeof(Str
 
 // The other way: fills as much of the caller's struct as it has.
 template <typename Struct>
-Status GiveStruct(Struct values, Struct* out, size_t first_bytes = sizeof(Struct)) {
+Status CopyStructOut(Struct values, Struct* out, size_t first_bytes = sizeof(Struct)) {
   if (out == nullptr) return IsNull("the struct for the result");
   size_t size = 0;
   std::memcpy(&size, out, sizeof(size));

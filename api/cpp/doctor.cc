@@ -35,7 +35,7 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-UringFacts LookAtUring() {
+UringFacts ProbeUring() {
   UringFacts facts;
   io::DiskOptions options;
   options.kind = io::DiskKind::kUring;
@@ -220,14 +220,14 @@ void WarnAboutFileSystem(const FileSystemFacts& facts, std::vector<DoctorWarning
 Result<std::unique_ptr<io::File>> OpenNamelessFile(const std::string& directory) {
   const std::string path =
       StrCat(directory, "/.stepwell-doctor-", getpid(), "-", io::SystemClock()->MonotonicNanos());
-  io::OpenOptions options;
+  io::FileOpenOptions options;
   options.write = options.create = options.exclusive = options.direct = true;
   STEPWELL_ASSIGN_OR_RETURN(auto file, io::LocalFileSystem()->Open(path, options));
   STEPWELL_RETURN_IF_ERROR(io::LocalFileSystem()->Remove(path));
   return file;
 }
 
-MachineFacts LookAtMachine() {
+MachineFacts ProbeMachine() {
   MachineFacts facts;
   utsname name{};
   if (uname(&name) == 0) facts.kernel = StrCat(name.sysname, " ", name.release, " ", name.machine);
@@ -238,13 +238,13 @@ MachineFacts LookAtMachine() {
   facts.memory_bytes = MemoryInfo("MemTotal");
   facts.memory_available_bytes = MemoryInfo("MemAvailable");
   facts.cgroup_memory_bytes = CgroupMemory();
-  facts.uring = LookAtUring();
+  facts.uring = ProbeUring();
   facts.limits = {Limit(RLIMIT_MEMLOCK), Limit(RLIMIT_FSIZE), Limit(RLIMIT_AS),
                   Limit(RLIMIT_NOFILE)};
   return facts;
 }
 
-Result<FileSystemFacts> LookAtFileSystem(const std::string& directory, io::File* file) {
+Result<FileSystemFacts> ProbeFileSystem(const std::string& directory, io::File* file) {
   FileSystemFacts facts;
   FindMount(directory, &facts);
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file->Info());
@@ -309,8 +309,8 @@ Result<DoctorReport> ExamineMachine(const std::string& directory) {
   if (!info.is_directory) return InvalidArgumentError(directory + " is not a directory");
   STEPWELL_ASSIGN_OR_RETURN(const std::unique_ptr<io::File> file, OpenNamelessFile(directory));
   DoctorReport report;
-  report.machine = LookAtMachine();
-  STEPWELL_ASSIGN_OR_RETURN(report.file_system, LookAtFileSystem(directory, file.get()));
+  report.machine = ProbeMachine();
+  STEPWELL_ASSIGN_OR_RETURN(report.file_system, ProbeFileSystem(directory, file.get()));
   report.warnings = WarningsAbout(report.machine, report.file_system);
   return report;
 }

@@ -33,7 +33,7 @@ auto RunWithProgress(nb::object callable, Function run) {
         };
         return run(function);
       },
-      [&] { progress.Tell(); });
+      [&] { progress.Report(); });
 }
 
 // An option of bytes that need not be UTF-8.

@@ -89,17 +89,17 @@ class Progress {
     total_bytes_ = total_bytes;
     done_bytes_ = done_bytes;
   }
-  void Tell() {
-    if (callable_.is_none() || total_bytes_ == 0 || done_bytes_ == told_bytes_) return;
-    told_bytes_ = done_bytes_;
-    callable_(told_bytes_, total_bytes_.load());
+  void Report() {
+    if (callable_.is_none() || total_bytes_ == 0 || done_bytes_ == reported_bytes_) return;
+    reported_bytes_ = done_bytes_;
+    callable_(reported_bytes_, total_bytes_.load());
   }
 
  private:
   const nanobind::object callable_;
   std::atomic<uint64_t> done_bytes_{0};
   std::atomic<uint64_t> total_bytes_{0};
-  uint64_t told_bytes_ = 0;
+  uint64_t reported_bytes_ = 0;
 };
 
 }  // namespace stepwell::python

@@ -113,8 +113,8 @@ std::string NothingKept(Kind kind) {
 
 }  // namespace
 
-std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
-                    std::string_view metrics_json) {
+std::string NotKeptWarning(std::span<const KeepRule> rules, uint64_t step,
+                           std::optional<uint64_t> newest, std::string_view metrics_json) {
   for (const KeepRule& rule : rules) {
     if (rule.kind == Kind::kBest && !Metric(metrics_json, rule.metric)) {
       return StrCat(

@@ -26,8 +26,8 @@ bool NeedsMetrics(std::span<const KeepRule> rules);
 
 // For people: what the rules are going to make of this save that its caller may not have meant. ""
 // where there is nothing to say. `newest`: the highest step that is there.
-std::string DoubtOf(std::span<const KeepRule> rules, uint64_t step, std::optional<uint64_t> newest,
-                    std::string_view metrics_json);
+std::string NotKeptWarning(std::span<const KeepRule> rules, uint64_t step,
+                           std::optional<uint64_t> newest, std::string_view metrics_json);
 
 // The facts about one committed step that the rules look at.
 struct KeepCandidate {

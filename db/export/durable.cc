@@ -142,7 +142,7 @@ Status DurableFolder::Place(const std::string& made) {
   return IsTaken(status) ? Taken(path_) : status;
 }
 
-void DurableFolder::TakeBack(const std::string& made) {
+void DurableFolder::UndoPlace(const std::string& made) {
   Status status;
   if (exchanged_) {
     status = file_system_->Exchange(made, path_);
@@ -160,7 +160,7 @@ Status DurableFolder::Commit(std::string_view inner) {
   STEPWELL_RETURN_IF_ERROR(file_system_->SyncDirectory(temporary_));
   STEPWELL_RETURN_IF_ERROR(Place(made));
   if (const Status synced = file_system_->SyncDirectory(ParentOf(path_)); !synced.ok()) {
-    TakeBack(made);
+    UndoPlace(made);
     return Unknown(synced);
   }
   // Removes what was replaced.

@@ -40,7 +40,7 @@ class DurableFolder {
   DurableFolder(io::FileSystem* file_system, std::unique_ptr<ExportFolder> folder, bool replace);
   Status Place(const std::string& made);
   Status PlaceInPlaceOf(const std::string& made);
-  void TakeBack(const std::string& made);
+  void UndoPlace(const std::string& made);
 
   io::FileSystem* const file_system_;
   std::unique_ptr<ExportFolder> folder_;  // null: committed; its destructor removes what is left

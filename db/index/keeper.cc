@@ -105,7 +105,7 @@ void IndexKeeper::CatchUp() {
   if (status.code() == StatusCode::kDataLoss) {
     MakeAnew(index.get(), status);
   } else if (!status.ok()) {
-    GiveUp(status);
+    DropIndex(status);
   }
   options_.instruments->index.Record(options_.instruments->Now() - start_ns);
 }
@@ -198,7 +198,7 @@ std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
   std::shared_ptr<Index> index;
   const Status status = io::Guarded("open the index", [&] { return OpenNow(&index); });
   if (!status.ok()) {
-    GiveUp(status);
+    DropIndex(status);
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
@@ -229,7 +229,7 @@ Status IndexKeeper::OpenNow(std::shared_ptr<Index>* opened) {
 }
 
 // Without its index the store goes on: the log answers everything. The next open makes it anew.
-void IndexKeeper::GiveUp(const Status& why) {
+void IndexKeeper::DropIndex(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
       StrCat(options_.store_path,
              ": going on without an index (the log answers): ", why.message()));
@@ -252,7 +252,7 @@ void IndexKeeper::MakeAnew(const Index* index, const Status& why) {
     index_.reset();
     state_ = State::kUnused;
   }
-  if (again) return GiveUp(why);
+  if (again) return DropIndex(why);
   Queue();
 }
 

@@ -69,7 +69,7 @@ class IndexKeeper {
   std::shared_ptr<Index> Opened(bool wait);
   Status OpenNow(std::shared_ptr<Index>* opened);
   void MakeAnew(const Index* index, const Status& why);
-  void GiveUp(const Status& why);
+  void DropIndex(const Status& why);
 
   const Options options_;
   std::mutex open_mutex_;  // held while the index is opened; taken before mutex_

@@ -288,16 +288,16 @@ Result<std::unique_ptr<io::File>> AcquireLock(io::FileSystem* file_system,
 
 Status WriteContact(io::File* lock_file, const LockContact& contact) {
   const std::optional<Holder> self = ReadHolder(lock_file);
-  return WriteHolder(
-      lock_file, self ? self->directory : "",
-      StrCat(" socket=", contact.socket, " ask=", contact.ask, " answer=", contact.answer));
+  return WriteHolder(lock_file, self ? self->directory : "",
+                     StrCat(" socket=", contact.socket, " ask=", contact.request_key,
+                            " answer=", contact.reply_key));
 }
 
 Result<LockContact> ReadContact(io::FileSystem* file_system, const std::string& store_path) {
   STEPWELL_ASSIGN_OR_RETURN(const auto file, file_system->Open(LockFilePath(store_path), {}));
   const std::optional<Holder> holder = ReadHolder(file.get());
-  if (!holder || holder->contact.socket.empty() || holder->contact.ask.empty() ||
-      holder->contact.answer.empty()) {
+  if (!holder || holder->contact.socket.empty() || holder->contact.request_key.empty() ||
+      holder->contact.reply_key.empty()) {
     return NotFoundError(store_path + ": the process that writes takes no requests");
   }
   return holder->contact;

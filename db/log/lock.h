@@ -37,8 +37,8 @@ Status LockSlotFile(io::File* slot_file, const std::string& store_path,
 // the keys are random.
 struct LockContact {
   std::string socket;
-  std::string ask;     // the key that proves a request
-  std::string answer;  // and what an answer does
+  std::string request_key;  // proves a request
+  std::string reply_key;    // proves a reply
 };
 Status WriteContact(io::File* lock_file, const LockContact& contact);
 // kNotFound: the holder gives none, or none yet.

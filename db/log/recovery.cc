@@ -74,7 +74,7 @@ void Change(const format::MetaChange& change, LogState* state) {
 
 // A loss ends when a later record of it is accepted; else the newer record of the same frames
 // counts.
-void NoteLoss(const format::LossRecord& loss, LogState* state) {
+void AddLoss(const format::LossRecord& loss, LogState* state) {
   std::erase_if(state->losses, [&](const format::LossRecord& known) {
     return known.first_commit >= loss.first_commit && known.last_commit <= loss.last_commit;
   });
@@ -188,7 +188,7 @@ void AddLosses(const std::vector<format::LossRecord>& losses, VerifyReport* repo
   }
 }
 
-void RefuseLost(const std::string& store_path, const std::vector<format::LossRecord>& losses,
+void MarkLosses(const std::string& store_path, const std::vector<format::LossRecord>& losses,
                 std::vector<StepTexts>* texts) {
   for (StepTexts& each : *texts) {
     const format::LossRecord* const loss = LossAfter(losses, each.commit);
@@ -231,7 +231,7 @@ Status ApplyChainFrame(const FrameHeader& header, const FramePlace& place,
     }
     case FrameKind::kLoss: {
       STEPWELL_ASSIGN_OR_RETURN(const auto loss, format::DecodeLoss(AsBytes(payload)));
-      NoteLoss(loss, state);
+      AddLoss(loss, state);
       break;
     }
     case FrameKind::kEpoch:

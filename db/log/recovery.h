@@ -117,7 +117,7 @@ const format::LossRecord* LossAfter(const std::vector<format::LossRecord>& losse
 // kDataLoss: what the loss means for a step, and what to do.
 Status LossError(const std::string& store_path, uint64_t step, const format::LossRecord& loss);
 // The same, instead of their texts, for all of these steps that a loss concerns.
-void RefuseLost(const std::string& store_path, const std::vector<format::LossRecord>& losses,
+void MarkLosses(const std::string& store_path, const std::vector<format::LossRecord>& losses,
                 std::vector<StepTexts>* texts);
 // kDataLoss instead of "not found" while it is not known what was lost: the step may be.
 Status MissingStep(const Status& not_found, const std::vector<format::LossRecord>& losses);

@@ -63,10 +63,10 @@ class ChainBuilder {
       if (later != by_commit_.end() && later->first <= durable_) {
         best = Best(later->second, /*linked=*/false);
         if (later->first > state_->tip_commit + 1 || best == nullptr) {
-          NoteGap(best == nullptr ? later->first : later->first - 1);
+          AddGap(best == nullptr ? later->first : later->first - 1);
         }
       } else {
-        NoteGap(durable_);
+        AddGap(durable_);
       }
       if (best != nullptr) return best;
     }
@@ -103,7 +103,7 @@ class ChainBuilder {
   }
 
   // The frames behind the tip up to `last` are gone. Their numbers are not used again.
-  void NoteGap(uint64_t last) {
+  void AddGap(uint64_t last) {
     format::LossRecord loss;
     loss.first_commit = state_->tip_commit + 1;
     loss.last_commit = last;

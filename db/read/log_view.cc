@@ -77,7 +77,7 @@ Result<LogState> LogSource::ReadLog(const format::StoreSlot& slot, bool writer_l
   return RecoverByScan(environment.file_system, path, slot, *files, scan);
 }
 
-Result<std::map<uint64_t, LiveStep>> LogSource::LookAgain() {
+Result<std::map<uint64_t, LiveStep>> LogSource::ReadLive() {
   STEPWELL_ASSIGN_OR_RETURN(const auto slot_file, SlotFile::Open(environment.file_system, path,
                                                                  /*write=*/false, nullptr));
   Status status;
@@ -93,7 +93,7 @@ Result<std::map<uint64_t, LiveStep>> LogSource::LookAgain() {
 }
 
 bool LogSource::Has(const format::StepRecord& step) {
-  const auto live = LookAgain();
+  const auto live = ReadLive();
   if (!live.ok()) return true;
   const auto it = live->find(step.step);
   return it != live->end() && it->second.record.commit == step.commit;
@@ -109,7 +109,7 @@ Status LogSource::Explain(const Status& error, uint64_t step, uint64_t commit) {
   // than one: a slot that is being written shows the one before it.
   for (int look = 0; look < kExplainLooks; ++look) {
     if (look > 0) std::this_thread::sleep_for(kExplainInterval);
-    const auto live = LookAgain();
+    const auto live = ReadLive();
     if (!live.ok()) {
       // A file that is not there is damage only of a step that is.
       const bool unread =
@@ -249,8 +249,8 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
       std::this_thread::sleep_for(kSlotInterval);
       continue;
     }
-    if (may_pin && view->pin == nullptr && !said_no_pin_) {
-      said_no_pin_ = true;
+    if (may_pin && view->pin == nullptr && !warned_no_pin_) {
+      warned_no_pin_ = true;
       Log(log_sink_, LogLevel::kInfo,
           StrCat(source_->path, ": reading without a pin (",
                  reclaim.ok()                       ? "readers/ cannot be written"

@@ -31,7 +31,7 @@ class LogSource {
   // what it has is taken.
   Result<LogState> ReadLog(const format::StoreSlot& slot, bool writer_lives, LogState* known);
   // The steps that are live now.
-  Result<std::map<uint64_t, LiveStep>> LookAgain();
+  Result<std::map<uint64_t, LiveStep>> ReadLive();
   // Returns true if this commit of a step is live now, or if that cannot be read.
   bool Has(const format::StepRecord& step);
   // Explains `error`, which came from reading a commit that is not pinned. kNotFound if the step
@@ -108,7 +108,7 @@ class LogFollower {
   std::shared_ptr<LogState> log_;        // the log's state; null: not read yet
   uint64_t log_sequence_ = 0;            // sequence of the slot that log_ is of
   bool log_live_ = false;                // read beside a writer
-  bool said_no_pin_ = false;
+  bool warned_no_pin_ = false;
   bool closed_ = false;
 };
 

@@ -156,8 +156,8 @@ std::shared_ptr<const StoreSnapshot> WithShares(StoreSnapshot snapshot,
 
 // Pins shares of the step that came after the parts were pinned. What is still not there has gone
 // since (then from part 0, too), or is not to be had.
-void LookAgain(PartStores& parts, const StoreSnapshot::Step& step,
-               std::map<uint32_t, PartShares>* known) {
+void PinNewShares(PartStores& parts, const StoreSnapshot::Step& step,
+                  std::map<uint32_t, PartShares>* known) {
   if (!step.group) return;
   for (const uint32_t part : step.group->parts) {
     if (part == 0) continue;
@@ -293,7 +293,7 @@ Result<std::shared_ptr<const StoreSnapshot>> SnapshotWithParts(PartStores& parts
       known[part] = shares.ok() ? std::move(*shares) : PartShares{};
     }
     if (!missing.empty()) continue;
-    for (const StoreSnapshot::Step& step : snapshot.steps) LookAgain(parts, step, &known);
+    for (const StoreSnapshot::Step& step : snapshot.steps) PinNewShares(parts, step, &known);
     return WithShares(std::move(snapshot), std::move(known));
   }
 }

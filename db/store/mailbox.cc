@@ -21,7 +21,7 @@ using Kind = WriterRequest::Kind;
 
 constexpr std::string_view kGreeting = "stepwell 2";
 // For the other end to say its word, once it is its turn.
-constexpr std::chrono::milliseconds kWordTimeout{2'000};
+constexpr std::chrono::milliseconds kMessageTimeout{2'000};
 // For the requests of others before this one, and for the work itself: a pass of reclaim of a large
 // store takes minutes.
 constexpr std::chrono::milliseconds kTurnTimeout{30'000};
@@ -171,13 +171,13 @@ Result<std::string> Mailbox::ReceiveRequest(io::LocalSocket* connection) {
 void Mailbox::Serve(io::LocalSocket* connection) {
   const auto peer = connection->OtherEnd();
   if (!peer.ok() || (peer->user != geteuid() && peer->user != 0)) return;
-  if (!connection->SetTimeout(kWordTimeout).ok() || !connection->Send(kGreeting).ok()) return;
+  if (!connection->SetTimeout(kMessageTimeout).ok() || !connection->Send(kGreeting).ok()) return;
   const Result<std::string> bytes = ReceiveRequest(connection);
   if (!bytes.ok()) return;  // not all of it came, so the other end knows that it was not sent
-  const Result<WriterRequest> request = DecodeRequest(contact_.ask, *bytes);
+  const Result<WriterRequest> request = DecodeRequest(contact_.request_key, *bytes);
   const auto outcome =
       request.ok() ? Do(*request, store_) : Result<ReclaimReport>(request.status());
-  connection->Send(EncodeReply(contact_.answer, outcome))
+  connection->Send(EncodeReply(contact_.reply_key, outcome))
       .IgnoreError("the other process did not wait for its answer");
   Log(log_, LogLevel::kInfo,
       StrCat(store_->path(), ": process ", peer->process, " asked for ",
@@ -190,40 +190,40 @@ void Mailbox::Serve(io::LocalSocket* connection) {
 Result<std::unique_ptr<WriterClient>> WriterClient::Connect(StoreReader* store) {
   std::unique_ptr<WriterClient> client(new WriterClient(store));
   LockContact contact;
-  STEPWELL_RETURN_IF_ERROR(client->Greeted(&contact).status());
+  STEPWELL_RETURN_IF_ERROR(client->ConnectAndGreet(&contact).status());
   return client;
 }
 
 // A connection whose other end waits for a request.
-Result<io::LocalSocket> WriterClient::Greeted(LockContact* contact) {
-  const auto not_asked = [](std::string_view why) {
+Result<io::LocalSocket> WriterClient::ConnectAndGreet(LockContact* contact) {
+  const auto not_sent = [](std::string_view why) {
     return UnavailableError(
         StrCat("the process that writes was not asked, so nothing was done: ", why));
   };
   constexpr std::string_view kNone =
       "it takes no requests: it is being opened or closed, or is one of many processes";
   auto read = ReadContact(store_->file_system(), store_->path());
-  if (read.status().code() == StatusCode::kNotFound) return not_asked(kNone);
-  if (!read.ok()) return not_asked(read.status().message());
+  if (read.status().code() == StatusCode::kNotFound) return not_sent(kNone);
+  if (!read.ok()) return not_sent(read.status().message());
   *contact = std::move(*read);
   auto connection = io::LocalSocket::Connect(contact->socket, kTurnTimeout);
-  if (connection.status().code() == StatusCode::kNotFound) return not_asked(kNone);
-  if (!connection.ok()) return not_asked(connection.status().message());
+  if (connection.status().code() == StatusCode::kNotFound) return not_sent(kNone);
+  if (!connection.ok()) return not_sent(connection.status().message());
   const Result<std::string> greeting = connection->Receive();
   if (greeting.status().code() == StatusCode::kDeadlineExceeded) {
-    return not_asked(StrCat("it has not answered for ", kTurnTimeout.count() / 1000,
-                            " s; it may be stopped, or busy with requests of others"));
+    return not_sent(StrCat("it has not answered for ", kTurnTimeout.count() / 1000,
+                           " s; it may be stopped, or busy with requests of others"));
   }
-  if (!greeting.ok()) return not_asked(greeting.status().message());
-  if (*greeting != kGreeting) return not_asked("it is of another version of Stepwell");
+  if (!greeting.ok()) return not_sent(greeting.status().message());
+  if (*greeting != kGreeting) return not_sent("it is of another version of Stepwell");
   return connection;
 }
 
-Result<ReclaimReport> WriterClient::Ask(const WriterRequest& request) {
+Result<ReclaimReport> WriterClient::Send(const WriterRequest& request) {
   LockContact contact;
-  Result<io::LocalSocket> connection = Greeted(&contact);
+  Result<io::LocalSocket> connection = ConnectAndGreet(&contact);
   if (!connection.ok()) return connection.status().WithContext(store_->path());
-  const Status sent = connection->Send(EncodeRequest(contact.ask, request));
+  const Status sent = connection->Send(EncodeRequest(contact.request_key, request));
   if (sent.code() == StatusCode::kInvalidArgument) {
     return InvalidArgumentError(
         StrCat(store_->path(),
@@ -244,7 +244,7 @@ Result<ReclaimReport> WriterClient::Ask(const WriterRequest& request) {
   }
   const Result<std::string> bytes = connection->Receive();
   if (!bytes.ok()) return unknown(bytes.status().message());
-  auto reply = DecodeReply(contact.answer, *bytes);
+  auto reply = DecodeReply(contact.reply_key, *bytes);
   return reply.ok() ? std::move(*reply) : Result<ReclaimReport>(unknown(reply.status().message()));
 }
 

@@ -68,11 +68,11 @@ class WriterClient {
   // Sends the request and returns the result of the writer's call. kUnavailable: it was not sent,
   // so nothing was done. kInvalidArgument: it is too large for one request. kOutcomeUnknown: it was
   // sent, and no answer came.
-  Result<ReclaimReport> Ask(const WriterRequest& request);
+  Result<ReclaimReport> Send(const WriterRequest& request);
 
  private:
   explicit WriterClient(StoreReader* store) : store_(store) {}
-  Result<io::LocalSocket> Greeted(LockContact* contact);
+  Result<io::LocalSocket> ConnectAndGreet(LockContact* contact);
 
   StoreReader* const store_;
 };

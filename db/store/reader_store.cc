@@ -94,7 +94,7 @@ Result<std::vector<StepTexts>> ReaderStore::Texts(size_t last) {
   Status damage;
   auto texts = ReadTexts(steps, *source().files, index.get(), &damage);
   damage.IgnoreError("then the frames were read; its writer makes it anew");
-  RefuseLost(path(), view->log->losses, &texts);
+  MarkLosses(path(), view->log->losses, &texts);
   if (view->pin != nullptr) return texts;
   std::erase_if(texts, [this](const StepTexts& each) {
     if (each.status.ok()) return false;
@@ -264,28 +264,28 @@ Result<GroupStatus> ReaderStore::Group() {
 
 Result<RepairReport> ReaderStore::Repair(bool) { return ReadOnly(path()); }
 
-Result<ReclaimReport> ReaderStore::AskWriter(const WriterRequest& request) {
+Result<ReclaimReport> ReaderStore::SendToWriter(const WriterRequest& request) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(log_->pid()));
   if (writer_ == nullptr) return ReadOnly(path());
-  return writer_->Ask(request);
+  return writer_->Send(request);
 }
 
 Status ReaderStore::Delete(std::span<const uint64_t> steps) {
-  return AskWriter({WriterRequest::Kind::kDelete, {steps.begin(), steps.end()}, {}}).status();
+  return SendToWriter({WriterRequest::Kind::kDelete, {steps.begin(), steps.end()}, {}}).status();
 }
 
 Status ReaderStore::DeleteItems(uint64_t step, std::span<const std::string> items) {
-  return AskWriter({WriterRequest::Kind::kDeleteItems, {step}, {items.begin(), items.end()}})
+  return SendToWriter({WriterRequest::Kind::kDeleteItems, {step}, {items.begin(), items.end()}})
       .status();
 }
 
 Status ReaderStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
   const auto kind = pinned ? WriterRequest::Kind::kPin : WriterRequest::Kind::kUnpin;
-  return AskWriter({kind, {steps.begin(), steps.end()}, {}}).status();
+  return SendToWriter({kind, {steps.begin(), steps.end()}, {}}).status();
 }
 
 Result<ReclaimReport> ReaderStore::Reclaim() {
-  return AskWriter({WriterRequest::Kind::kReclaim, {}, {}});
+  return SendToWriter({WriterRequest::Kind::kReclaim, {}, {}});
 }
 
 Status ReaderStore::Close() {

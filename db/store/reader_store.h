@@ -63,7 +63,7 @@ class ReaderStore final : public Store {
   Result<std::shared_ptr<StepReader>> ReadNewestNow() override;
   Result<std::shared_ptr<StepReader>> WithOtherParts(std::shared_ptr<StepReader> own);
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
-  Result<ReclaimReport> AskWriter(const WriterRequest& request);
+  Result<ReclaimReport> SendToWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }
   std::unique_ptr<Index> OpenIndex() const;
 

@@ -83,7 +83,7 @@ Status WriterStore::Begin(const std::shared_ptr<SaveJob>& job,
     if (closed_) return Closed();
     if (check) STEPWELL_RETURN_IF_ERROR(check());
     job->state = NewState(job->step, /*is_save=*/false);
-    NoteChange(job->state);
+    RecordChange(job->state);
   }
   const PanicOnUnwind ends_if_thrown(engine_.get());
   engine_->Post([this, job] { engine_->Begin(job); });
@@ -167,7 +167,7 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
     }
     const auto it = pending_.find(state->step);
     if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok() && !gave_up) NoteFailed(it->second);
+      if (!outcome.ok() && !gave_up) RecordFailure(it->second);
       pending_.erase(it);
     }
   }
@@ -175,7 +175,7 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
 }
 
 // Under the mutex: a change that Finished or EndChanges will end.
-void WriterStore::NoteChange(const std::shared_ptr<SaveHandle::State>& state) {
+void WriterStore::RecordChange(const std::shared_ptr<SaveHandle::State>& state) {
   unfinished_.push_back(state);
   ++jobs_in_flight_;
 }

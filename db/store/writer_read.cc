@@ -40,7 +40,7 @@ Result<std::vector<StepTexts>> WriterStore::Texts(size_t last) {
   auto [live, pin] = core_->live.AllAndPin();
   if (live.size() > last) live.erase(live.begin(), live.end() - static_cast<ptrdiff_t>(last));
   auto texts = core_->index->Texts(live);
-  RefuseLost(path_, core_->live.Losses(), &texts);
+  MarkLosses(path_, core_->live.Losses(), &texts);
   return texts;
 }
 

@@ -11,7 +11,7 @@
 namespace stepwell::db {
 
 // A typo in a rule, or a tighter one than before, would else be seen by what is gone.
-void WriterStore::SayWhatGoes() {
+void WriterStore::WarnOfRetention() {
   if (options_.keep.empty() || part_.part != 0) return;
   const auto report = Retention();
   if (!report.ok()) return;
@@ -21,8 +21,8 @@ void WriterStore::SayWhatGoes() {
 }
 
 // For other processes; a session that saves nothing has applied no rules.
-void WriterStore::TellRules() {
-  if (part_.part != 0 || told_rules_.exchange(true)) return;
+void WriterStore::RecordRules() {
+  if (part_.part != 0 || recorded_rules_.exchange(true)) return;
   io::FileSystem* const files = environment_.file_system;
   if (options_.keep.empty() && !files->Stat(RetentionFilePath(path_)).ok()) return;
   const Status status = WriteRules(files, path_, {tip_at_open_, options_.keep});
@@ -39,9 +39,10 @@ Result<RetentionReport> WriterStore::Retention() {
 }
 
 // Once a session: it is the same with each save.
-void WriterStore::SayDoubt(uint64_t step, const std::string& metrics_json) {
-  const std::string doubt = DoubtOf(options_.keep, step, core_->live.NewestStep(), metrics_json);
-  if (doubt.empty() || said_doubt_.exchange(true)) return;
+void WriterStore::WarnIfNotKept(uint64_t step, const std::string& metrics_json) {
+  const std::string doubt =
+      NotKeptWarning(options_.keep, step, core_->live.NewestStep(), metrics_json);
+  if (doubt.empty() || warned_not_kept_.exchange(true)) return;
   Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", doubt));
 }
 

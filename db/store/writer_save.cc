@@ -145,7 +145,7 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
   return OkStatus();
 }
 
-Status GaveUp(const std::string& path, uint64_t step) {
+Status SaveCancelled(const std::string& path, uint64_t step) {
   return CancelledError(
       StrCat(path, ": step ", step, " was not saved: the caller stopped waiting"));
 }
@@ -218,7 +218,7 @@ std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_
 }
 
 // Keeps the first kFailedMax failed saves whose error no caller has read yet.
-void WriterStore::NoteFailed(const std::shared_ptr<SaveHandle::State>& state) {
+void WriterStore::RecordFailure(const std::shared_ptr<SaveHandle::State>& state) {
   std::erase_if(failed_, [](const auto& failed) {
     const std::lock_guard lock(failed->mutex);
     return failed->reported;
@@ -270,7 +270,7 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   std::unique_lock lock(mutex_);
   const auto has_place = [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; };
-  if (!WaitUntil(lock, has_place, keep_waiting)) return GaveUp(path_, step);
+  if (!WaitUntil(lock, has_place, keep_waiting)) return SaveCancelled(path_, step);
   if (closed_) return Closed();
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const auto pending = pending_.find(step);
@@ -304,7 +304,7 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
   auto state = NewState(step, true);
   // A replaced save in flight keeps its own handle; this one is now the step's newest.
   pending_[step] = state;
-  NoteChange(state);
+  RecordChange(state);
   ++saves_in_flight_;
   return state;
 }
@@ -332,8 +332,9 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     group.parts = request.group->parts;
   }
   job->times.start_ns = instruments_->Now();
-  TellRules();
-  if (part_.part == 0 && !said_doubt_.load()) SayDoubt(request.step, request.metrics_json);
+  RecordRules();
+  if (part_.part == 0 && !warned_not_kept_.load())
+    WarnIfNotKept(request.step, request.metrics_json);
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   std::vector<uint32_t> staged;
   auto held = std::make_shared<std::vector<uint32_t>>();
@@ -358,7 +359,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, keep_waiting, &skip));
   if (skip) return SaveHandle(job->state);
   if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
-      !said_staging_.exchange(true)) {
+      !warned_staging_.exchange(true)) {
     Log(options_.log, LogLevel::kInfo,
         StrCat(path_, ": a step copies ", staged_bytes >> 20,
                " MiB, more than the staging memory (",
@@ -411,14 +412,14 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
     if (keep_waiting && instruments_->Now() >= ask_at_ns) {
       ask_at_ns = instruments_->Now() + kAskNanos;
       if (!keep_waiting()) {
-        status = GaveUp(path_, job->step);
+        status = SaveCancelled(path_, job->step);
         break;
       }
     }
     io::BufferPool::Block* block = pool_->Acquire(pump, keep_waiting);
     if (block == nullptr) {
       status = freeze_->Check();
-      if (status.ok() && keep_waiting && !keep_waiting()) status = GaveUp(path_, job->step);
+      if (status.ok() && keep_waiting && !keep_waiting()) status = SaveCancelled(path_, job->step);
       if (status.ok()) status = ResourceExhaustedError("no memory for staging");
       break;
     }

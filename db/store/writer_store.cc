@@ -151,7 +151,7 @@ Status WriterStore::Recover() {
   }
   STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
   recovery_ = state.report;
-  // Losses of earlier sessions are said until they are accepted.
+  // Losses of earlier sessions are reported until they are accepted.
   if (recovery_.clean) {
     for (const format::LossRecord& loss : state.losses) {
       recovery_.problems.push_back(DescribeLoss(loss));
@@ -174,7 +174,7 @@ Status WriterStore::Recover() {
   KeepBallast(file_system, path_, /*anew=*/true);
   RewriteDamaged(state.damaged_frames);
   tip_at_open_ = state.tip_commit;
-  SayWhatGoes();
+  WarnOfRetention();
   OpenMailbox();
   return OkStatus();
 }
@@ -308,7 +308,7 @@ Status WriterStore::StartEngine(const LogState& state) {
 // Opened at once, so that a path that cannot be written is an error now and not at the end.
 Status WriterStore::StartTrace() {
   if (options_.trace_path.empty()) return OkStatus();
-  const io::OpenOptions create = {.write = true, .create = true};
+  const io::FileOpenOptions create = {.write = true, .create = true};
   // It tells of the store's steps, so it is as private as they are.
   const auto slot = environment_.file_system->Stat(SlotFilePath(path_));
   const bool is_private = slot.ok() && (slot->mode & 077) == 0;
@@ -346,14 +346,14 @@ Status WriterStore::OnEngine(const std::function<Status()>& task) {
   Status status;
   engine_->Post([&] {
     bool thrown = true;
-    Status said = io::Guarded("run a call in the engine", [&] {
+    Status guarded = io::Guarded("run a call in the engine", [&] {
       Status outcome = task();
       thrown = false;
       return outcome;
     });
-    if (thrown) engine_->Panic(said);
+    if (thrown) engine_->Panic(guarded);
     const std::lock_guard lock(mutex);
-    status = std::move(said);
+    status = std::move(guarded);
     finished = true;
     done.notify_all();
   });

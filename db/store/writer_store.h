@@ -108,7 +108,7 @@ class WriterStore final : public Store {
   // Runs it on the engine thread and waits.
   Status OnEngine(const std::function<Status()>& task);
   void EndChanges();
-  void NoteChange(const std::shared_ptr<SaveHandle::State>& state);
+  void RecordChange(const std::shared_ptr<SaveHandle::State>& state);
   Status CloseInOrder();
   void EndThreads();
   // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
@@ -120,13 +120,13 @@ class WriterStore final : public Store {
                                                    const std::function<bool()>& keep_waiting,
                                                    bool* skip);
   std::shared_ptr<SaveHandle::State> NewState(uint64_t step, bool is_save);
-  void SayWhatGoes();
-  void TellRules();
-  void SayDoubt(uint64_t step, const std::string& metrics_json);
+  void WarnOfRetention();
+  void RecordRules();
+  void WarnIfNotKept(uint64_t step, const std::string& metrics_json);
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
   void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
-  void NoteFailed(const std::shared_ptr<SaveHandle::State>& state);
+  void RecordFailure(const std::shared_ptr<SaveHandle::State>& state);
   Status CheckGroupSave(const SaveRequest& request) const;
   bool IsPrepared(uint64_t step) const;
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
@@ -173,9 +173,9 @@ class WriterStore final : public Store {
   std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
   const Status lost_;  // the error of a change that ended in a panic
   std::atomic<bool> stop_{false};
-  std::atomic<bool> said_staging_{false};
-  std::atomic<bool> said_doubt_{false};
-  std::atomic<bool> told_rules_{false};
+  std::atomic<bool> warned_staging_{false};
+  std::atomic<bool> warned_not_kept_{false};
+  std::atomic<bool> recorded_rules_{false};
   uint64_t tip_at_open_ = 0;  // the newest commit of the session before
   ViewSet views_;
 

@@ -83,9 +83,9 @@ Result<std::shared_ptr<const KnownStore>> ReadStore(io::FileSystem* files,
   return std::shared_ptr<const KnownStore>(std::move(store));
 }
 
-std::optional<ShownStep> Judge(const ViewMark& mark, const std::string& name,
-                               const io::FileInfo& directory, const std::string& store_path,
-                               const KnownStore& store) {
+std::optional<ShownStep> Classify(const ViewMark& mark, const std::string& name,
+                                  const io::FileInfo& directory, const std::string& store_path,
+                                  const KnownStore& store) {
   if (!directory.is_directory || !IsMadeBeside(mark, name, directory, store.home)) {
     return std::nullopt;
   }
@@ -124,7 +124,7 @@ Result<std::optional<ShownStep>> FindShownStep(const std::string& path) {
   const auto store = ReadStore(files.get(), store_path);
   if (store.status().code() == StatusCode::kNotFound) return std::optional<ShownStep>();
   STEPWELL_RETURN_IF_ERROR(store.status());
-  return Judge(*mark, name, *directory, store_path, **store);
+  return Classify(*mark, name, *directory, store_path, **store);
 }
 
 }  // namespace stepwell::db

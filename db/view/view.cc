@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 // Between two looks at whether a reader still holds what is dead.
 constexpr milliseconds kHeldInterval{100};
 // Bounds how often in a row a step may vanish before its directory is made.
-constexpr int kSurprisesMax = 20;
+constexpr int kVanishedMax = 20;
 // Bounds how often the last look is repeated because of them. A writer elsewhere may go on for
 // ever.
 constexpr int kLastPassesMax = 3;
@@ -31,7 +31,7 @@ constexpr int kRetryDoublings = 7;
 constexpr milliseconds kRetryMaxReading{5000};  // for stores that are polled
 constexpr milliseconds kAskInterval{100};
 constexpr milliseconds kWaitMax = std::chrono::hours(24 * 365);  // a sum with now overflows later
-constexpr int kMakingPerLook = 4;
+constexpr int kMakeTimePerScan = 4;
 
 }  // namespace
 
@@ -253,7 +253,7 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
     snapshot_.reset();
     return Outcome::kDone;
   }
-  if (const Status looked = LookForGone(); !looked.ok()) {
+  if (const Status looked = FindRemoved(); !looked.ok()) {
     Failed(looked);
     return Outcome::kRetry;
   }
@@ -276,7 +276,7 @@ OrbaxView::Outcome OrbaxView::Pass(uint64_t asked) {
 
 // Directories that other programs removed are not shown any more. A step comes back only when it is
 // saved or moved. A step whose name they took comes back when they release the name.
-Status OrbaxView::LookForGone() {
+Status OrbaxView::FindRemoved() {
   STEPWELL_ASSIGN_OR_RETURN(const auto names, folder_->Names());  // sorted
   const auto is_there = [&names](const std::string& name) {
     return std::binary_search(names.begin(), names.end(), name);
@@ -354,7 +354,7 @@ bool OrbaxView::ReplaceMoved(const Wanted& wanted) {
 // which grows with what is there: so it has an end, and takes a small part of the time.
 OrbaxView::Outcome OrbaxView::MakeMissing(const Wanted& wanted, uint64_t asked,
                                           Clock::duration looked) {
-  const auto look_again = Clock::now() + kMakingPerLook * looked;
+  const auto look_again = Clock::now() + kMakeTimePerScan * looked;
   std::vector<std::pair<uint64_t, const std::string*>> missing;
   for (const auto& [name, step] : wanted) {
     if (shown_.contains(name) || IsRefused(name, step) || IsGone(name, step)) continue;
@@ -387,7 +387,7 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     shown_[name] = {identity};
     refused_.erase(name);
     gone_.erase(name);
-    surprises_ = 0;
+    vanished_ = 0;
     return Outcome::kDone;
   }
   if (made.ok()) {  // held
@@ -401,8 +401,8 @@ OrbaxView::Outcome OrbaxView::Make(const std::string& name, const StoreSnapshot:
     case StatusCode::kUnavailable:
     case StatusCode::kNotFound:  // the step, or the directory: the next pass sees which
       if (!folder_->CheckThere().ok()) return Outcome::kRetry;
-      if (++surprises_ < kSurprisesMax) return Outcome::kAgain;
-      surprises_ = 0;
+      if (++vanished_ < kVanishedMax) return Outcome::kAgain;
+      vanished_ = 0;
       break;
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnimplemented:

@@ -71,7 +71,7 @@ class OrbaxView final : public View {
   Status Begin();
   void Run();
   Outcome Pass(uint64_t asked);
-  Status LookForGone();
+  Status FindRemoved();
   bool RemoveDead(const Wanted& wanted, bool held_too);
   bool ReplaceMoved(const Wanted& wanted);
   Outcome MakeMissing(const Wanted& wanted, uint64_t asked, Clock::duration looked);
@@ -100,7 +100,7 @@ class OrbaxView final : public View {
   std::map<std::string, std::string> gone_;        // name to identity: removed by others
   bool lost_ = false;                              // the directory is not there any more
   int retries_ = 0;                                // in a row
-  int surprises_ = 0;
+  int vanished_ = 0;
   std::string last_logged_;
   ViewStats counts_;
 

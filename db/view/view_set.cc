@@ -13,7 +13,7 @@ namespace stepwell::db {
 namespace {
 
 // The view is not wanted any more: its directory is gone, or is something else by now.
-bool IsGivenUp(io::FileSystem* file_system, const std::string& path) {
+bool IsAbandoned(io::FileSystem* file_system, const std::string& path) {
   const auto is_there = [&](const std::string& name) {
     return file_system->Stat(name).status().code() != StatusCode::kNotFound;
   };
@@ -37,7 +37,7 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
     return;
   }
   for (const RememberedView& each : remembered->views) {
-    if (!each.beside && IsGivenUp(file_system, each.path)) {
+    if (!each.beside && IsAbandoned(file_system, each.path)) {
       Log(log, LogLevel::kInfo, StrCat("view ", each.path, " is gone"));
       continue;
     }

@@ -125,7 +125,7 @@ StateBuilder MakeState(uint64_t step, uint64_t seed) {
 void Must(const Status& status) { Check(status.ok(), "making stores: ", status.ToString()); }
 
 // Records the outcome of a change. Returns true if it happened, or may have.
-bool Noted(const Status& status, uint64_t step, History* history) {
+bool RecordOutcome(const Status& status, uint64_t step, History* history) {
   const bool is_unknown = status.code() == StatusCode::kOutcomeUnknown;
   if (is_unknown) history->unknown.insert(step);
   return is_unknown || status.ok();
@@ -289,7 +289,7 @@ Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists i
   SavedStep saved = {state.TakeLeaves(), request.metadata_json, request.metrics_json};
   STEPWELL_ASSIGN_OR_RETURN(const db::SaveHandle handle, store->Save(std::move(request)));
   const Status status = handle.Wait();
-  if (Noted(status, step, history)) {
+  if (RecordOutcome(status, step, history)) {
     history->saved[step].push_back(saved);
     history->live[step] = {std::move(saved), false};
   }
@@ -299,7 +299,7 @@ Status SaveSeeded(db::Store* store, uint64_t step, uint64_t seed, db::IfExists i
 Status DeleteConfig(db::Store* store, uint64_t step, History* history) {
   const std::vector<std::string> items = {"config"};
   const Status status = store->DeleteItems(step, items);
-  if (!Noted(status, step, history)) return status;
+  if (!RecordOutcome(status, step, history)) return status;
   const auto drop = [&](SavedStep* saved) {
     std::erase_if(saved->leaves, [&](const auto& leaf) {
       return leaf.first.starts_with(format::EncodeItem(items[0]));
@@ -320,13 +320,13 @@ Status DeleteConfig(db::Store* store, uint64_t step, History* history) {
 
 Status DeleteStep(db::Store* store, uint64_t step, History* history) {
   const Status status = store->Delete({&step, 1});
-  if (Noted(status, step, history)) history->live.erase(step);
+  if (RecordOutcome(status, step, history)) history->live.erase(step);
   return status;
 }
 
 Status PinStep(db::Store* store, uint64_t step, bool pinned, History* history) {
   const Status status = store->SetPinned({&step, 1}, pinned);
-  if (Noted(status, step, history)) {
+  if (RecordOutcome(status, step, history)) {
     if (const auto live = history->live.find(step); live != history->live.end()) {
       live->second.pinned = pinned;
     }

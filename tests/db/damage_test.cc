@@ -240,12 +240,12 @@ class LargeDamageTest : public DamageTest {
     EXPECT_THAT(SurveyStore(dir_ / "copy", ReaderOptions(), seeds_, DamageState()).found,
                 Contains(Field(&VerifyProblem::message, HasSubstr("data loss"))));
     {
-      std::string said;
+      std::string output;
       StoreOptions options = PosixOptions();
-      options.log = [&said](LogLevel, std::string_view text) { said += StrCat(text, "\n"); };
+      options.log = [&output](LogLevel, std::string_view text) { output += StrCat(text, "\n"); };
       auto store = Store::Open(dir_ / "copy", options);
       ASSERT_OK(store.status());
-      EXPECT_THAT(said, HasSubstr("the store grows with each save"));
+      EXPECT_THAT(output, HasSubstr("the store grows with each save"));
       EXPECT_THAT((*store)->recovery().problems, Contains(HasSubstr("data loss")));
       EXPECT_EQ((*store)->Reclaim().status().code(), StatusCode::kFailedPrecondition);
       EXPECT_EQ((*store)->Newest().status().code(), StatusCode::kDataLoss);

@@ -35,9 +35,9 @@ class FileSizeLimitTest : public ::testing::TestWithParam<io::DiskKind> {
   // under tests/coverage it writes files then.
   static std::string Run(const std::function<std::string()>& body) {
     return InChild([&] {
-      std::string said = body();
+      std::string output = body();
       Limit(RLIM_INFINITY);
-      return said;
+      return output;
     });
   }
   static Status Save(Store* store, uint64_t step, uint64_t bytes) {

@@ -43,7 +43,7 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
     };
     return options;
   }
-  std::string Said() {
+  std::string LogText() {
     const std::lock_guard lock(mutex_);
     return said_;
   }
@@ -225,7 +225,7 @@ TEST_P(FullDiskTest, ALinkedSegmentGrowsWhereThereIsNoRoomForAnother) {
   while (store->Stats().index_state.find("behind") != std::string::npos) std::this_thread::yield();
   mount_.FillUp("theirs");
   EXPECT_EQ(store->Save(BigRequest(6, kStepBytes))->Wait().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(Said(), HasSubstr("has another name, but no new segment can be begun"));
+  EXPECT_THAT(LogText(), HasSubstr("has another name, but no new segment can be begun"));
   ExpectAll(store.get());
   fs::remove(mount_ / "theirs");
   ASSERT_OK(DeleteOldest(store.get(), 1));

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kKills = 8;
 
 // The child's messages before it died.
-struct Said {
+struct ChildOutput {
   std::set<uint64_t> prepared;
   std::set<uint64_t> committed;
   std::set<uint64_t> aborted;
@@ -54,19 +54,19 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
   uint64_t undecided = 0;
   for (uint64_t kill = 0; kill < kills; ++kill) {
     SCOPED_TRACE(StrCat("kill ", kill));
-    Said said;
+    ChildOutput output;
     {
       ChildProcess child({STEPWELL_STORE_CHILD, "group", root, std::to_string(next)});
       ASSERT_EQ(child.Line(), "open");
-      for (uint64_t i = random() % 4; i > 0; --i) said.Take(child.Line());
+      for (uint64_t i = random() % 4; i > 0; --i) output.Take(child.Line());
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 15000));
       child.Kill();
-      for (const std::string& line : child.Rest()) said.Take(line);
+      for (const std::string& line : child.Rest()) output.Take(line);
     }
-    ASSERT_EQ(said.error, "");
+    ASSERT_EQ(output.error, "");
     const auto group = GroupStores::Open(root, 3);
     ASSERT_OK(group.status());
-    expected.insert(said.committed.begin(), said.committed.end());
+    expected.insert(output.committed.begin(), output.committed.end());
     std::vector<Store*> parts;
     std::vector<std::set<uint64_t>> known(3);
     for (const auto& store : group->stores) {
@@ -78,8 +78,8 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
       }
       EXPECT_THAT(store->recovery().problems, ::testing::IsEmpty());
     }
-    for (const uint64_t step : said.prepared) {
-      if (said.aborted.contains(step) || step % 5 == 0) continue;  // may be aborted since
+    for (const uint64_t step : output.prepared) {
+      if (output.aborted.contains(step) || step % 5 == 0) continue;  // may be aborted since
       for (size_t part = 0; part < 3; ++part) {
         EXPECT_TRUE(known[part].contains(step)) << "part " << part << " lost step " << step;
       }
@@ -89,7 +89,7 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
       const std::vector<uint64_t> there = StepNumbers(parts[0]);
       for (const uint64_t step : there) {
         EXPECT_OK(CheckWhole(parts[0], step));
-        EXPECT_TRUE(said.prepared.contains(step) || expected.contains(step));
+        EXPECT_TRUE(output.prepared.contains(step) || expected.contains(step));
         next = std::max(next, step + 1);
       }
       for (const uint64_t step : expected) {
@@ -108,7 +108,7 @@ TEST(GroupKillTest, AStepIsThereOnAllPartsOrOnNone) {
       for (Store* store : parts) ASSERT_OK(store->Delete(old));
       for (const uint64_t step : old) expected.erase(step);
     }
-    for (const uint64_t step : said.prepared) next = std::max(next, step + 2);
+    for (const uint64_t step : output.prepared) next = std::max(next, step + 2);
     const auto report = parts[0]->Verify({});
     ASSERT_OK(report.status());
     for (const VerifyProblem& problem : report->problems) ADD_FAILURE() << problem.message;

@@ -290,11 +290,11 @@ TEST_F(GroupTest, APartIsWrittenToAsAPartOnly) {
   // It opens for reading, and says what it is.
   StoreOptions reading;
   reading.read_only = true;
-  std::string said;
-  reading.log = [&](LogLevel, std::string_view text) { said += text; };
+  std::string output;
+  reading.log = [&](LogLevel, std::string_view text) { output += text; };
   const auto reader = Store::Open(part, reading);
   ASSERT_OK(reader.status());
-  EXPECT_THAT(said, HasSubstr("is part 1 of the store " + root_));
+  EXPECT_THAT(output, HasSubstr("is part 1 of the store " + root_));
   EXPECT_EQ((*reader)->part().part, 1U);
   EXPECT_THAT(StepNumbers(reader->get()), ElementsAre(1));
   const auto step = (*reader)->Read(1);

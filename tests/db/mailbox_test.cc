@@ -139,7 +139,7 @@ TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
   ASSERT_OK(beside.status());
   ASSERT_OK(writer_->Close());
   const Result<ReclaimReport> done = ReclaimReport{};
-  const std::string right = EncodeReply(contact.answer, done);
+  const std::string right = EncodeReply(contact.reply_key, done);
   struct Case {
     std::string greeting;
     std::string answer;
@@ -161,7 +161,7 @@ TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
       EXPECT_OK(connection->Send(each.greeting));
       const auto request = connection->Receive();
       if (!request.ok()) return;
-      EXPECT_OK(DecodeRequest(contact.ask, *request).status());
+      EXPECT_OK(DecodeRequest(contact.request_key, *request).status());
       EXPECT_OK(connection->Send(each.answer));
     });
     const Status status = (*beside)->Delete(std::vector<uint64_t>{1});
@@ -184,7 +184,7 @@ TEST_F(MailboxTest, OnlyTheWritersAnswerCounts) {
 TEST_F(MailboxTest, WhatIsNoRequestChangesNothing) {
   const LockContact contact = Contact();
   const std::string right =
-      EncodeRequest(contact.ask, {WriterRequest::Kind::kDelete, {1, 2}, {"state"}});
+      EncodeRequest(contact.request_key, {WriterRequest::Kind::kDelete, {1, 2}, {"state"}});
   std::vector<std::string> requests = {
       "",
       "[[[[",
@@ -192,12 +192,12 @@ TEST_F(MailboxTest, WhatIsNoRequestChangesNothing) {
       std::string(1 << 20, '['),
       right + "x",
       EncodeRequest("another", {WriterRequest::Kind::kDelete, {1, 2}, {}}),
-      EncodeRequest(contact.answer, {WriterRequest::Kind::kDelete, {1, 2}, {}}),
-      EncodeRequest(contact.ask, {static_cast<WriterRequest::Kind>(0), {1}, {}}),
-      EncodeRequest(contact.ask, {static_cast<WriterRequest::Kind>(6), {1}, {}}),
-      EncodeRequest(contact.ask, {WriterRequest::Kind::kDeleteItems, {1, 2}, {"state"}}),
+      EncodeRequest(contact.reply_key, {WriterRequest::Kind::kDelete, {1, 2}, {}}),
+      EncodeRequest(contact.request_key, {static_cast<WriterRequest::Kind>(0), {1}, {}}),
+      EncodeRequest(contact.request_key, {static_cast<WriterRequest::Kind>(6), {1}, {}}),
+      EncodeRequest(contact.request_key, {WriterRequest::Kind::kDeleteItems, {1, 2}, {"state"}}),
       EncodeRequest(
-          contact.ask,
+          contact.request_key,
           {WriterRequest::Kind::kDeleteItems, {1}, std::vector<std::string>(10'000, "state")})};
   for (size_t i = 0; i < right.size(); i += 3) requests.push_back(right.substr(0, i));
   for (const std::string& request : requests) {
@@ -208,7 +208,7 @@ TEST_F(MailboxTest, WhatIsNoRequestChangesNothing) {
     const auto answer = connection->Receive();
     ASSERT_OK(answer.status());
     EXPECT_LT(answer->size(), 5000U);
-    const auto reply = DecodeReply(contact.answer, *answer);
+    const auto reply = DecodeReply(contact.reply_key, *answer);
     ASSERT_OK(reply.status());
     EXPECT_EQ(reply->status().code(), StatusCode::kInvalidArgument) << request.size();
   }

@@ -11,9 +11,9 @@ namespace {
 TEST(OpenStressTest, LeavesNoCoreNoHangNoDescriptorAndNoThread) {
   const TempDir dir("/dev/shm");
   ChildProcess soak({STEPWELL_OPEN_SOAK, "dir=" + dir.path(), "cycles=80", "seed=7001"});
-  std::string said;
-  for (const std::string& line : soak.Rest()) said += line + "\n";
-  EXPECT_EQ(soak.Wait(), 0) << said;
+  std::string output;
+  for (const std::string& line : soak.Rest()) output += line + "\n";
+  EXPECT_EQ(soak.Wait(), 0) << output;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
 
   // Returns the status of `call`; kOutcomeUnknown for an exception that comes through.
   template <typename Call>
-  static Status Say(Call call) {
+  static Status StatusOfCall(Call call) {
     try {
       return call();
     } catch (const std::bad_alloc&) {
@@ -73,7 +73,7 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
 
   void Change(Store* store) {
     for (const uint64_t step : {1U, 2U, 3U, 4U}) {
-      Note(Say([&]() -> Status {
+      Note(StatusOfCall([&]() -> Status {
              STEPWELL_ASSIGN_OR_RETURN(const SaveHandle handle,
                                        SaveSeeded(store, step, step, SmallState()));
              if (step == 2) return OkStatus();  // in flight together with the next; told below
@@ -81,20 +81,20 @@ class PanicTest : public ::testing::TestWithParam<PanicCase> {
            }),
            step, true);
     }
-    if (Say([&] { return store->Wait(); }).ok() == false) unknown_.insert(2);
+    if (StatusOfCall([&] { return store->Wait(); }).ok() == false) unknown_.insert(2);
     const std::vector<uint64_t> first{1};
     const std::vector<uint64_t> third{3};
-    (void)Say([&] { return store->SetPinned(third, true); });
-    (void)Say([&] { return store->SealSegments({1, 2, 3}).status(); });
-    Note(Say([&] { return store->Delete(first); }), 1, false);
-    (void)Say([&] { return store->Reclaim().status(); });
-    Note(Say([&]() -> Status {
+    (void)StatusOfCall([&] { return store->SetPinned(third, true); });
+    (void)StatusOfCall([&] { return store->SealSegments({1, 2, 3}).status(); });
+    Note(StatusOfCall([&] { return store->Delete(first); }), 1, false);
+    (void)StatusOfCall([&] { return store->Reclaim().status(); });
+    Note(StatusOfCall([&]() -> Status {
            STEPWELL_ASSIGN_OR_RETURN(const SaveHandle handle,
                                      SaveSeeded(store, 5, 5, SmallState()));
            return handle.Wait();
          }),
          5, true);
-    (void)Say([&] { return store->Close(); });
+    (void)StatusOfCall([&] { return store->Close(); });
   }
 
   void Check() {
@@ -136,7 +136,7 @@ TEST_P(PanicTest, EveryCallEndsAndSaysWhatIsThere) {
     there_ = {0};
     unknown_.clear();
     left_ = n;
-    (void)Say([&]() -> Status {
+    (void)StatusOfCall([&]() -> Status {
       STEPWELL_ASSIGN_OR_RETURN(const auto store, OpenToFail());
       Change(store.get());
       return OkStatus();

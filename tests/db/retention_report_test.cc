@@ -52,7 +52,7 @@ class RetentionReportTest : public ::testing::Test {
     ASSERT_OK(store->Close());
   }
 
-  static std::vector<uint64_t> GoesNext(const RetentionReport& report) {
+  static std::vector<uint64_t> DroppedNext(const RetentionReport& report) {
     std::vector<uint64_t> steps;
     for (const auto& step : report.steps) {
       if (step.goes_next) steps.push_back(step.step);
@@ -98,7 +98,7 @@ TEST_F(RetentionReportTest, OpenNamesWhatATighterRuleDeletesAndOnlyThat) {
     EXPECT_THAT(warnings_, IsEmpty());  // the next save takes one place, as every save
     const auto report = store->Retention();
     ASSERT_OK(report.status());
-    EXPECT_THAT(GoesNext(*report), ElementsAre(0));
+    EXPECT_THAT(DroppedNext(*report), ElementsAre(0));
     EXPECT_THAT(report->steps[9].kept_by, ElementsAre(0));
     ASSERT_OK(store->Close());
   }
@@ -108,7 +108,7 @@ TEST_F(RetentionReportTest, OpenNamesWhatATighterRuleDeletesAndOnlyThat) {
   EXPECT_THAT(warnings_[0], HasSubstr("the latest 2 steps, multiples of 4"));
   const auto report = store->Retention();
   ASSERT_OK(report.status());
-  EXPECT_THAT(GoesNext(*report), ElementsAre(1, 2, 3, 5, 6, 7));
+  EXPECT_THAT(DroppedNext(*report), ElementsAre(1, 2, 3, 5, 6, 7));
   EXPECT_THAT(report->steps[9].kept_by, ElementsAre(0));
   EXPECT_THAT(report->steps[8].kept_by, ElementsAre(1));
   ASSERT_OK(store->SetPinned(std::vector<uint64_t>{3}, true));
@@ -125,8 +125,8 @@ TEST_F(RetentionReportTest, OtherProcessesSeeTheRulesOfTheLastThatSaved) {
     return *report;
   };
   EXPECT_THAT(seen({}).rules, IsEmpty());
-  EXPECT_THAT(GoesNext(seen({KeepRule::Latest(9)})), ElementsAre(0, 1));  // what it would do
-  EXPECT_THAT(GoesNext(seen({KeepRule::Best(2, "loss")})), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(DroppedNext(seen({KeepRule::Latest(9)})), ElementsAre(0, 1));  // what it would do
+  EXPECT_THAT(DroppedNext(seen({KeepRule::Best(2, "loss")})), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   const std::vector<KeepRule> all = {
       KeepRule::Latest(3),         KeepRule::Best(1, "l\n\"\xc3\xa9", true),
       KeepRule::Every(5),          KeepRule::Within(std::chrono::hours(1)),

@@ -293,16 +293,16 @@ TEST(RetentionTest, RulesThatMakeNoSenseAreRefused) {
 TEST(RetentionTest, SavesThatTheRulesDoNotKeepAreNamed) {
   const std::vector<KeepRule> best = {
       {.kind = KeepRule::Kind::kBest, .count = 2, .metric = "loss"}};
-  EXPECT_EQ(DoubtOf(best, 1, 0, R"({"loss": 1.5})"), "");
-  EXPECT_THAT(DoubtOf(best, 1, 0, R"({"los": 1.5})"), HasSubstr("\"loss\""));
-  EXPECT_THAT(DoubtOf(best, 1, 0, ""), HasSubstr("step 1"));
+  EXPECT_EQ(NotKeptWarning(best, 1, 0, R"({"loss": 1.5})"), "");
+  EXPECT_THAT(NotKeptWarning(best, 1, 0, R"({"los": 1.5})"), HasSubstr("\"loss\""));
+  EXPECT_THAT(NotKeptWarning(best, 1, 0, ""), HasSubstr("step 1"));
   const std::vector<KeepRule> latest = {{.count = 3}};
-  EXPECT_EQ(DoubtOf(latest, 7, 6, ""), "");
-  EXPECT_EQ(DoubtOf(latest, 7, std::nullopt, ""), "");
-  EXPECT_EQ(DoubtOf(latest, 7, 7, ""), "");  // replaced
-  EXPECT_THAT(DoubtOf(latest, 5, 7, ""), HasSubstr("below step 7"));
+  EXPECT_EQ(NotKeptWarning(latest, 7, 6, ""), "");
+  EXPECT_EQ(NotKeptWarning(latest, 7, std::nullopt, ""), "");
+  EXPECT_EQ(NotKeptWarning(latest, 7, 7, ""), "");  // replaced
+  EXPECT_THAT(NotKeptWarning(latest, 5, 7, ""), HasSubstr("below step 7"));
   const std::vector<KeepRule> every = {{.kind = KeepRule::Kind::kEvery, .count = 3}};
-  EXPECT_EQ(DoubtOf(every, 5, 7, ""), "");
+  EXPECT_EQ(NotKeptWarning(every, 5, 7, ""), "");
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ def test_metadata_of_a_store_must_be_the_same(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("victim, point", [
-    (1, "before_prepare"), (1, "after_word"), (0, "before_decide"), (0, "after_decide"),
+    (1, "before_prepare"), (1, "after_vote"), (0, "before_decide"), (0, "after_decide"),
     (1, "before_decide"),
 ])
 def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path, victim: int, point: str

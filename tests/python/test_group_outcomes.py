@@ -118,7 +118,7 @@ def test_what_is_committed_is_not_called_failed(tmp_path: pathlib.Path, disks: s
 
 def test_who_is_not_told_does_not_know(tmp_path: pathlib.Path) -> None:
     roots = roots_of(tmp_path, "shared")
-    said = run(roots, [["open", {}], ["save", {"step": 1}], fault("untold"),
+    said = run(roots, [["open", {}], ["save", {"step": 1}], fault("no_broadcast"),
                        ["save", {"step": 2}]], timeout=3)
     assert outcomes(said, 3) == [2, "OutcomeUnknownError"], [one.lines for one in said]
     opens_with(roots, "shared", [1, 2])

@@ -128,7 +128,7 @@ def test_parts_that_are_not_where_they_were(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path) -> None:
-    kills = [(1, "after_word"), (0, "after_decide"), (1, "in_load")]
+    kills = [(1, "after_vote"), (0, "after_decide"), (1, "in_load")]
     stores = [machines(tmp_path / point, 0, 1) for _, point in kills]
     for roots, (victim, point) in zip(stores, kills, strict=True):
         last = ["check", {"step": 1}] if point == "in_load" else ["save", {"step": 2}]
@@ -138,7 +138,7 @@ def test_a_process_that_dies_leaves_all_or_none(tmp_path: pathlib.Path) -> None:
         other = died[1 - victim].lines
         if len(other) > 2:  # else JAX ended it
             assert other[2].get("error", "PeerError") in ("PeerError", "OutcomeUnknownError")
-            assert "error" in other[2] or point == "after_word"
+            assert "error" in other[2] or point == "after_vote"
             if point == "in_load":
                 assert "process 1 of 2 did not answer" in other[2]["text"], other[2]
     acts: list[Act] = []

@@ -10,7 +10,7 @@ import time
 from ._backend.backend import Backend
 from ._handle import Pending
 from ._runtime import service
-from ._runtime.preemption import Watch, jax_says_so
+from ._runtime.preemption import Watch, jax_preempts_at
 from ._save_policy import Moment, SavePolicy, is_alike, signals_of
 
 _WANTS, _PREEMPTED = 1, 2
@@ -32,7 +32,7 @@ class Decider:
         newest = max([*pending.steps(), -1 if (stored := backend.newest()) is None else stored])
         if self._policy is None:
             return step > newest
-        if self._signals and jax_says_so(step):
+        if self._signals and jax_preempts_at(step):
             self._note("JAX's preemption service")
         self._look()
         moment = Moment(step, not pending.steps(), self._seconds(backend), self._unanswered)

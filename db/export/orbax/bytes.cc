@@ -207,8 +207,8 @@ class Placer {
         STEPWELL_RETURN_IF_ERROR(LinkOne(segment, folder_->Now(name)));
         made->push_back(name);
       }
-      STEPWELL_RETURN_IF_ERROR(GiveReadMode(segment));
-      STEPWELL_RETURN_IF_ERROR(TakeWriteMode(segment));
+      STEPWELL_RETURN_IF_ERROR(AddReadMode(segment));
+      STEPWELL_RETURN_IF_ERROR(RemoveWriteMode(segment));
     }
     return OkStatus();
   }
@@ -228,7 +228,7 @@ class Placer {
     return status;
   }
 
-  Status GiveReadMode(PartSegment segment) const {
+  Status AddReadMode(PartSegment segment) const {
     const uint32_t wanted = options_.file_mode & kReadModes;
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
     if ((info.mode & wanted) == wanted) return OkStatus();
@@ -242,7 +242,7 @@ class Placer {
   // to again, even when the other name is gone: whoever opened it there may be reading it still.
   // Reclaim knows such segments by their mode. The owner of an export removes it. The steps of a
   // view go by themselves, so for them a mode that cannot be changed is an error.
-  Status TakeWriteMode(PartSegment segment) const {
+  Status RemoveWriteMode(PartSegment segment) const {
     STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo info, file_system_->Stat(PathOf(segment)));
     if ((info.mode & kWriteModes) == 0) return OkStatus();
     const Status status = file_system_->SetMode(PathOf(segment), info.mode & ~kWriteModes);

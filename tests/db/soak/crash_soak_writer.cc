@@ -17,15 +17,15 @@ constexpr const char* kNames[] = {"save", "delete", "pin", "unpin"};
 constexpr size_t kLiveMax = 8;
 
 // One write: a line is there whole or not at all, also when this process is killed.
-void Say(const std::string& text) {
+void PrintLine(const std::string& text) {
   const std::string line = text + "\n";
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(3);
 }
 
-void SayOutcome(uint64_t number, const Status& status) {
-  if (status.ok()) return Say(StrCat("ack ", number));
-  if (status.code() != StatusCode::kOutcomeUnknown) Say(StrCat("fail ", number));
-  Say("error " + status.ToString());
+void ReportOutcome(uint64_t number, const Status& status) {
+  if (status.ok()) return PrintLine(StrCat("ack ", number));
+  if (status.code() != StatusCode::kOutcomeUnknown) PrintLine(StrCat("fail ", number));
+  PrintLine("error " + status.ToString());
 }
 
 class Writer {
@@ -35,7 +35,7 @@ class Writer {
 
   Status Run() {
     STEPWELL_RETURN_IF_ERROR(Open());
-    Say("open");
+    PrintLine("open");
     for (;;) STEPWELL_RETURN_IF_ERROR(Next());
   }
 
@@ -72,8 +72,8 @@ class Writer {
   }
 
   uint64_t Begin(const Change& change) {
-    Say(StrCat("begin ", ++number_, " ", kNames[static_cast<size_t>(change.kind)], " ", change.step,
-               " ", change.seed));
+    PrintLine(StrCat("begin ", ++number_, " ", kNames[static_cast<size_t>(change.kind)], " ",
+                     change.step, " ", change.seed));
     return number_;
   }
 
@@ -87,11 +87,11 @@ class Writer {
     const auto handle =
         SaveSeeded(store_.get(), step, change.seed, KillState(step), IfExists::kReplace);
     if (!handle.ok()) {
-      SayOutcome(number, handle.status());
+      ReportOutcome(number, handle.status());
       return handle.status();
     }
     handle->OnComplete([this, number, change](const Status& status) {
-      SayOutcome(number, status);
+      ReportOutcome(number, status);
       const std::lock_guard lock(mutex_);
       live_[change.step] = {change.seed, false};
     });
@@ -104,7 +104,7 @@ class Writer {
     const Status status = kind == Change::Kind::kDelete
                               ? store_->Delete({&step, 1})
                               : store_->SetPinned({&step, 1}, kind == Change::Kind::kPin);
-    SayOutcome(number, status);
+    ReportOutcome(number, status);
     STEPWELL_RETURN_IF_ERROR(status);
     const std::lock_guard lock(mutex_);
     change.ApplyTo(&live_);
@@ -122,7 +122,7 @@ class Writer {
     options.mode = Below(2) == 0 ? ExportMode::kLink : ExportMode::kCopy;
     const auto report = Export(*store_, step, exports_ + "/" + name, options);
     if (!report.ok()) return report.status();
-    Say("exported " + name);
+    PrintLine("exported " + name);
     return OkStatus();
   }
 
@@ -170,7 +170,7 @@ StoreOptions SoakOptions(uint64_t seed) {
 
 int RunWriter(const std::string& store, const std::string& exports, uint64_t seed) {
   const Status status = Writer(store, exports, seed).Run();
-  Say("error " + status.ToString());
+  PrintLine("error " + status.ToString());
   return 1;
 }
 

@@ -219,15 +219,15 @@ std::string RunCase(const std::string& self, const std::string& directory, uint6
     }
     usleep(2000);
   }
-  std::string said;
-  for (const std::string& line : child.Rest()) said += line + "\n";
+  std::string output;
+  for (const std::string& line : child.Rest()) output += line + "\n";
   const int status = child.Wait();
   *terminated = terminate && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename().string().starts_with("core")) return "it left a core\n" + said;
+    if (entry.path().filename().string().starts_with("core")) return "it left a core\n" + output;
   }
   if (status == 0 || *terminated) return "";
-  return StrCat("it ended with status ", status, "\n", said);
+  return StrCat("it ended with status ", status, "\n", output);
 }
 
 int Run(std::map<std::string, std::string> options, const std::string& self) {

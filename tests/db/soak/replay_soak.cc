@@ -77,7 +77,7 @@ int Run(const Options& options) {
       "{\"how\": \"", options.how, "\", \"fs\": \"", options.fs, "\", \"seed\": ", options.seed,
       ", \"rounds\": ", round, ", \"changes\": ", totals.changes,
       ", \"acknowledged\": ", totals.acknowledged, ", \"fail_cases\": ", totals.fail_cases,
-      ", \"told\": ", totals.told, ", \"failed_operations\": ", totals.faults,
+      ", \"reported\": ", totals.reported, ", \"failed_operations\": ", totals.faults,
       ", \"images\": ", totals.images, ", \"recoveries_cut\": ", totals.recoveries_cut,
       ", \"recoveries_sick\": ", totals.recoveries_sick, ", \"steps_checked\": ", totals.steps,
       ", \"exports_checked\": ", totals.exports, ", \"seconds\": ", seconds.count(),

@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kKept = 5;
 constexpr uint64_t kSpaceEvery = 16;  // acknowledged saves between looks at the space
 
-void Say(const std::string& text) {
+void PrintLine(const std::string& text) {
   const std::string line = text + "\n";
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(3);
 }
@@ -50,7 +50,7 @@ uint64_t DeviceBytes() {
 int Child(const std::string& path, uint64_t last, uint64_t bytes) {
   auto store = Store::Open(path, Options());
   if (!store.ok()) {
-    Say("error " + store.status().ToString());
+    PrintLine("error " + store.status().ToString());
     return 1;
   }
   const auto steps = StepNumbers(store->get());
@@ -58,14 +58,14 @@ int Child(const std::string& path, uint64_t last, uint64_t bytes) {
     const auto handle = (*store)->Save(BigRequest(step, bytes));
     const Status status = handle.ok() ? handle->Wait() : handle.status();
     if (!status.ok()) {
-      Say("error " + status.ToString());
+      PrintLine("error " + status.ToString());
       return 1;
     }
-    Say(StrCat("ack ", step, " ", DeviceBytes()));
-    if (step % kSpaceEvery == 0) Say(StrCat("space ", (*store)->Stats().space.total_bytes));
+    PrintLine(StrCat("ack ", step, " ", DeviceBytes()));
+    if (step % kSpaceEvery == 0) PrintLine(StrCat("space ", (*store)->Stats().space.total_bytes));
   }
   const Status status = (*store)->Close();
-  Say(status.ok() ? "done" : "error " + status.ToString());
+  PrintLine(status.ok() ? "done" : "error " + status.ToString());
   return status.ok() ? 0 : 1;
 }
 
@@ -127,7 +127,7 @@ class Soak {
         last_ack_ = number;
         words >> device;
       } else if (what == "space") {
-        NoteSpace(number);
+        RecordSpace(number);
       } else if (what == "error") {
         problem = line;
       }
@@ -145,7 +145,7 @@ class Soak {
     return problem;
   }
 
-  void NoteSpace(uint64_t bytes) {
+  void RecordSpace(uint64_t bytes) {
     const bool early = next_ < totals_.first + (saves_ - totals_.first) / 5;
     uint64_t& most = early ? totals_.space_early : totals_.space_later;
     most = std::max(most, bytes);
@@ -169,7 +169,7 @@ class Soak {
         return status.ToString();
       }
     }
-    NoteSpace((*store)->Stats().space.total_bytes);
+    RecordSpace((*store)->Stats().space.total_bytes);
     const Status closed = (*store)->Close();
     return closed.ok() ? "" : closed.ToString();
   }

@@ -127,11 +127,11 @@ Outcome RunCase(const std::string& parent, io::DiskKind disk, const Fault& fault
       problem += "\n";
       if (write(out, problem.data(), problem.size()) < 0) _exit(3);
     });
-    const std::string said = looked.lines.empty() ? "" : looked.lines.front();
+    const std::string verdict = looked.lines.empty() ? "" : looked.lines.front();
     if (looked.hung) {
       outcome.problem = "the look at it hangs\n" + looked.stacks;
-    } else if (said != "good") {
-      outcome.problem = StrCat("afterwards: ", said, " (status ", looked.status, ")");
+    } else if (verdict != "good") {
+      outcome.problem = StrCat("afterwards: ", verdict, " (status ", looked.status, ")");
     }
   }
   if (outcome.problem.empty()) {

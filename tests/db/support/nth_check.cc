@@ -125,10 +125,10 @@ Status CheckArchive(const std::string& path, uint64_t seed) {
 
 // Both parts have step 1, or neither has; step 2 was aborted.
 Status CheckGroup(const std::string& root, const std::vector<std::string>& lines) {
-  const auto said = [&](const char* line) {
+  const auto printed = [&](const char* line) {
     return std::find(lines.begin(), lines.end(), line) != lines.end();
   };
-  if (!said("group begin")) return OkStatus();  // it may not be there
+  if (!printed("group begin")) return OkStatus();  // it may not be there
   STEPWELL_ASSIGN_OR_RETURN(const GroupStores group,
                             GroupStores::Open(root, 2, OptionsOf(io::DiskKind::kPosix)));
   STEPWELL_RETURN_IF_ERROR(Settle({group.part(0), group.part(1)}));
@@ -136,7 +136,8 @@ Status CheckGroup(const std::string& root, const std::vector<std::string>& lines
     for (const std::string& problem : store->recovery().problems) return DataLossError(problem);
     STEPWELL_ASSIGN_OR_RETURN(const Saves saves, SavesOf(store.get()));
     const bool there = saves == Saves{{1, 1}};
-    if ((!there && !saves.empty()) || (there && said("group no")) || (!there && said("group ok"))) {
+    if ((!there && !saves.empty()) || (there && printed("group no")) ||
+        (!there && printed("group ok"))) {
       return InternalError(StrCat("part ", store->part().part, " has ", saves.size(), " steps"));
     }
   }

@@ -46,7 +46,7 @@ class Workload {
     ExportArchiveOf(3);
     Import();
     SaveAndDeleteItem();
-    AskTheWriter();
+    SendRequests();
     Use([&] { return store_->Reclaim().status(); });
     Use([&] { return store_->Verify({}).status(); });
     Use([&] { return store_->Repair(/*accept_losses=*/true).status(); });
@@ -67,12 +67,12 @@ class Workload {
     if (fault_.kind == Fault::Kind::kMemory) SaveBig();
     Close();
     SaveAsGroup();
-    Say(StrCat("done ", Counted()));
+    PrintLine(StrCat("done ", Counted()));
   }
 
  private:
   // One write: a line is there whole or not at all, also when this process is killed.
-  void Say(const std::string& text) {
+  void PrintLine(const std::string& text) {
     const std::string line = text + "\n";
     if (write(out_, line.data(), line.size()) < 0) _exit(3);
   }
@@ -109,14 +109,14 @@ class Workload {
       if (store.ok()) store_ = std::move(*store);
       return store.status();
     });
-    Say(threw_ ? "open threw" : "open " + status.ToString());
+    PrintLine(threw_ ? "open threw" : "open " + status.ToString());
     threw_ = false;
   }
 
   void Close() {
     if (store_ == nullptr) return;
     const Status status = Of([&] { return store_->Close(); });
-    Say(threw_ ? "close threw" : "close " + status.ToString());
+    PrintLine(threw_ ? "close threw" : "close " + status.ToString());
     threw_ = false;
     const StoresOwn own;
     store_.reset();
@@ -125,15 +125,16 @@ class Workload {
   // `change` is there, is not, or nobody knows.
   void Outcome(const Status& status) {
     if (std::exchange(threw_, false)) {
-      Say("unknown it threw");
+      PrintLine("unknown it threw");
     } else if (status.ok()) {
-      Say("ok");
+      PrintLine("ok");
     } else {
-      Say((status.code() == StatusCode::kOutcomeUnknown ? "unknown " : "no ") + status.ToString());
+      PrintLine((status.code() == StatusCode::kOutcomeUnknown ? "unknown " : "no ") +
+                status.ToString());
     }
   }
   void Begin(const Change& change) {
-    Say(StrCat("begin ", static_cast<int>(change.kind), " ", change.step, " ", change.seed));
+    PrintLine(StrCat("begin ", static_cast<int>(change.kind), " ", change.step, " ", change.seed));
   }
 
   void SaveRequested(const Change& change, SaveRequest request) {
@@ -194,7 +195,7 @@ class Workload {
   }
 
   // The same changes, asked of the writer by a second store.
-  void AskTheWriter() {
+  void SendRequests() {
     if (store_ == nullptr) return;
     StoreOptions options = OptionsOf(disk_);
     options.through_writer = true;
@@ -232,7 +233,7 @@ class Workload {
     const Status status =
         Of([&] { return ExportArchive(*store_, step, exports_ + "/" + name, options).status(); },
            /*has_json=*/true);
-    if (!std::exchange(threw_, false) && status.ok()) Say("archived " + name);
+    if (!std::exchange(threw_, false) && status.ok()) PrintLine("archived " + name);
   }
 
   // Two parts of a group in one process: a step that is committed, and one that is aborted.
@@ -245,7 +246,7 @@ class Workload {
     }).IgnoreError("then the rest is left out");
     threw_ = false;
     if (group) {
-      Say("group begin");
+      PrintLine("group begin");
       Status status = Of([&]() -> Status {
         STEPWELL_RETURN_IF_ERROR(group->PrepareAll(1, 1));
         return group->part(0)->Decide(Commit(1, 1)).status();
@@ -253,7 +254,7 @@ class Workload {
       // A decision that threw may have been made.
       if (std::exchange(threw_, false)) status = {StatusCode::kOutcomeUnknown, "it threw"};
       const bool unknown = status.code() == StatusCode::kOutcomeUnknown;
-      Say(status.ok() ? "group ok" : unknown ? "group unknown" : "group no");
+      PrintLine(status.ok() ? "group ok" : unknown ? "group unknown" : "group no");
       Try([&]() -> Status {
         STEPWELL_RETURN_IF_ERROR(group->PrepareAll(2, 2));
         return group->DecideAll(Abort(2, 2)).status();
@@ -272,7 +273,7 @@ class Workload {
     const std::string place = exports_ + "/" + name;
     const Status status = Of([&] { return Export(*store_, step, place, options).status(); },
                              /*has_json=*/true);
-    if (!std::exchange(threw_, false) && status.ok()) Say("exported " + name);
+    if (!std::exchange(threw_, false) && status.ok()) PrintLine("exported " + name);
   }
 
   // A load gives the right values, or an error that blames the injected failure, not the store.
@@ -299,7 +300,7 @@ class Workload {
       if (std::exchange(threw_, false)) continue;
       if (status.code() == StatusCode::kInternal || status.code() == StatusCode::kDataLoss ||
           status.code() == StatusCode::kNotFound) {
-        Say(StrCat("wrong: loading step ", step, ": ", status.ToString()));
+        PrintLine(StrCat("wrong: loading step ", step, ": ", status.ToString()));
       }
     }
   }
@@ -343,7 +344,7 @@ bool IsInRocks(void* const* frames, int count) {
   return false;
 }
 
-void SayCrash(int) {
+void ReportCrash(int) {
   void* frames[64];
   const char* const line = IsInRocks(frames, backtrace(frames, 64)) ? "crash rocksdb\n" : "crash\n";
   if (write(g_out, line, std::strlen(line)) < 0) _exit(3);
@@ -358,7 +359,7 @@ void RunWorkload(const std::string& folder, io::DiskKind disk, const Fault& faul
   void* frame = nullptr;
   backtrace(&frame, 1);  // which loads what it needs
   for (const int signal_number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-    signal(signal_number, SayCrash);
+    signal(signal_number, ReportCrash);
   }
   Workload workload(folder, disk, fault, out);
   if (!Arm(fault)) _exit(4);

@@ -71,7 +71,7 @@ void Replay::TakeMarks() {
     if (!line.empty() && line.back() == '\n') line.pop_back();
     if (line.starts_with("ack ")) ++acknowledged_;
     if (line.starts_with("error") && error_.empty()) error_ = line;
-    said_.push_back({entry.begin, std::move(line), exports_.size() - 1});
+    lines_.push_back({entry.begin, std::move(line), exports_.size() - 1});
   }
 }
 
@@ -158,7 +158,7 @@ Status Replay::FailingSession(const Fault& fault, uint64_t changes) {
   }
   ++totals_->fail_cases;
   totals_->faults += disk_->failed();
-  if (!error_.empty()) ++totals_->told;
+  if (!error_.empty()) ++totals_->reported;
   STEPWELL_RETURN_IF_ERROR(In(what, Heal(disk_.get())));
   return In(what, CheckLive());
 }
@@ -210,7 +210,7 @@ Cut Replay::RandomCut() {
   cut.seed = random_();
   cut.instant = begin + Below(end - begin + 1);
   const uint64_t draw = Below(10);
-  if (draw < 7) {  // at a flush, or right after somebody was told
+  if (draw < 7) {  // at a flush, or right after a message
     const DiskOp op = draw < 4 ? DiskOp::kFlush : DiskOp::kMark;
     std::vector<LogEntry> entries;
     std::copy_if(log.begin(), log.end(), std::back_inserter(entries),
@@ -234,8 +234,8 @@ History Replay::HistoryAt(uint64_t instant) const {
   while (session != sessions_.begin() && (--session)->instant > instant) {
   }
   History history(session->before);
-  for (const SaidLine& said : said_) {
-    if (said.instant > session->instant && said.instant <= instant) history.Take(said.line);
+  for (const OutputLine& line : lines_) {
+    if (line.instant > session->instant && line.instant <= instant) history.Take(line.line);
   }
   return history;
 }
@@ -243,9 +243,9 @@ History Replay::HistoryAt(uint64_t instant) const {
 Status Replay::CheckExportsAt(const std::string& point, uint64_t instant) {
   for (size_t number = 0; number < exports_.size() && exports_[number] <= instant; ++number) {
     std::vector<std::string> finished;
-    for (const SaidLine& said : said_) {
-      if (said.exports == number && said.instant <= instant && said.line.starts_with("exported ")) {
-        finished.push_back(said.line.substr(9));
+    for (const OutputLine& line : lines_) {
+      if (line.exports == number && line.instant <= instant && line.line.starts_with("exported ")) {
+        finished.push_back(line.line.substr(9));
       }
     }
     STEPWELL_RETURN_IF_ERROR(

@@ -23,7 +23,7 @@ struct ReplayTotals {
   uint64_t exports = 0;  // compared
   uint64_t faults = 0;   // operations of the disk that failed
   uint64_t fail_cases = 0;
-  uint64_t told = 0;  // cases in which the writer heard an error
+  uint64_t reported = 0;  // cases in which the writer got an error
 };
 
 class Replay {
@@ -60,7 +60,7 @@ class Replay {
     uint64_t instant = 0;
     State before;
   };
-  struct SaidLine {
+  struct OutputLine {
     uint64_t instant = 0;
     std::string line;
     uint64_t exports = 0;  // the number of its session's directory
@@ -90,7 +90,7 @@ class Replay {
   std::unique_ptr<LogDisk> disk_;
   std::vector<SessionBegin> sessions_;
   std::vector<uint64_t> exports_;  // [i]: since when "exports" + i is there
-  std::vector<SaidLine> said_;     // by writers
+  std::vector<OutputLine> lines_;  // by writers
   uint64_t entries_taken_ = 0;     // of the log
   uint64_t acknowledged_ = 0;      // in this session
   std::string error_;              // the writer's first one

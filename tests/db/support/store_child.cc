@@ -52,13 +52,13 @@ namespace stepwell::db {
 namespace {
 
 // One write: a line is there whole or not at all, also when this process is killed.
-void Say(const std::string& text) {
+void PrintLine(const std::string& text) {
   const std::string line = text + "\n";
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(3);
 }
 
 int Fail(const Status& status) {
-  Say("error " + status.ToString());
+  PrintLine("error " + status.ToString());
   return 1;
 }
 
@@ -77,9 +77,9 @@ int SaveForEver(Store* store, uint64_t step, uint64_t big_bytes) {
     auto handle = big_bytes > 0 ? store->Save(BigRequest(step, big))
                                 : SaveSeeded(store, step, step, KillState(step));
     if (!handle.ok()) return Fail(handle.status());
-    Say(StrCat("saved ", step));
+    PrintLine(StrCat("saved ", step));
     handle->OnComplete([step](const Status& status) {
-      Say(status.ok() ? StrCat("ack ", step) : "error " + status.ToString());
+      PrintLine(status.ok() ? StrCat("ack ", step) : "error " + status.ToString());
     });
   }
 }
@@ -92,7 +92,7 @@ int SaveGroup(const std::string& root, uint64_t step) {
   std::vector<Store*> parts;
   for (const auto& store : group->stores) parts.push_back(store.get());
   if (Status status = Settle(parts); !status.ok()) return Fail(status);
-  Say("open");
+  PrintLine("open");
   std::vector<SaveHandle> prepared;
   const auto prepare = [&](uint64_t which) {
     prepared.clear();
@@ -108,13 +108,13 @@ int SaveGroup(const std::string& root, uint64_t step) {
     for (const SaveHandle& handle : prepared) {
       if (Status status = handle.Wait(); !status.ok()) return Fail(status);
     }
-    Say(StrCat("prepared ", step));
+    PrintLine(StrCat("prepared ", step));
     if (Status status = prepare(step + 1); !status.ok()) return Fail(status);
     const bool commits = step % 5 != 0;
     Decision decision = commits ? Commit(step, step) : Abort(step, step);
     const auto decided = parts[0]->Decide(decision);
     if (!decided.ok()) return Fail(decided.status());
-    Say(StrCat(commits ? "committed " : "aborted ", step));
+    PrintLine(StrCat(commits ? "committed " : "aborted ", step));
     decision = PassOn(decision, *decided);
     decision.wait = step % 2 == 0;
     for (size_t i = 1; i < parts.size(); ++i) {
@@ -148,10 +148,10 @@ int Limited(const std::string& path, const std::string& how) {
     return Fail(ErrnoStatus(errno, "restrict this process"));
   }
   StoreOptions options;
-  options.log = [](LogLevel, std::string_view text) { Say("log " + std::string(text)); };
+  options.log = [](LogLevel, std::string_view text) { PrintLine("log " + std::string(text)); };
   auto store = Store::Open(path, options);
   if (!store.ok()) return Fail(store.status());
-  Say("disk " + (*store)->Stats().disk);
+  PrintLine("disk " + (*store)->Stats().disk);
   for (uint64_t step = 0; step < 6; ++step) {
     auto handle = SaveSeeded(store->get(), step, step, KillState(step));
     if (!handle.ok()) return Fail(handle.status());
@@ -166,7 +166,7 @@ int Limited(const std::string& path, const std::string& how) {
   if (!report.ok()) return Fail(report.status());
   if (!report->problems.empty()) return Fail(DataLossError(report->problems.front().message));
   if (Status status = (*store)->Close(); !status.ok()) return Fail(status);
-  Say("done");
+  PrintLine("done");
   return 0;
 }
 
@@ -223,11 +223,11 @@ int Starved(const std::vector<std::string>& arguments) {
   // The child's own arrays may find no memory, either.
   const Status first = io::Guarded("save", [&] { return SaveOne(path, options, 0); });
   LiftLimit(threads ? RLIMIT_NPROC : RLIMIT_AS);
-  Say(first.ok() ? "saved" : "refused " + first.ToString());
+  PrintLine(first.ok() ? "saved" : "refused " + first.ToString());
   const std::filesystem::directory_iterator tasks("/proc/self/task");
-  Say(StrCat("threads ", std::distance(begin(tasks), end(tasks))));
+  PrintLine(StrCat("threads ", std::distance(begin(tasks), end(tasks))));
   if (Status status = SaveOne(path, options, 1); !status.ok()) return Fail(status);
-  Say("done");
+  PrintLine("done");
   return 0;
 }
 
@@ -266,7 +266,7 @@ int ExportAndStop(const std::vector<std::string>& arguments) {
   saved_enough = true;
   if (beside.joinable()) beside.join();
   if (!report.ok()) return Fail(report.status());
-  Say(StrCat("done ", operations));
+  PrintLine(StrCat("done ", operations));
   return 0;
 }
 
@@ -280,7 +280,7 @@ int Run(const std::vector<std::string>& arguments) {
   if (what == "limited") return Limited(path, arguments[2]);
   auto store = Store::Open(path, Options(arguments[2]));
   if (!store.ok()) return Fail(store.status());
-  Say("open");
+  PrintLine("open");
   const uint64_t first = std::stoull(arguments.at(3));
   if (what == "fork") {
     const auto handle = SaveSeeded(store->get(), first, first, KillState(first));
@@ -289,7 +289,7 @@ int Run(const std::vector<std::string>& arguments) {
     if (child == 0) {
       for (;;) pause();
     }
-    Say(StrCat("fork ", child));
+    PrintLine(StrCat("fork ", child));
     return SaveForEver(store->get(), first + 1, 0);
   }
   return SaveForEver(store->get(), first, what == "big" ? std::stoull(arguments.at(4)) : 0);

@@ -26,7 +26,7 @@ WIDER = {"a": jnp.ones(4), "b": jnp.ones(2)}
 NARROWER = {"a": jnp.ones(3, jnp.bfloat16), "b": jnp.ones(2)}
 
 
-def words_of(call: Any, *args: Any, **kwargs: Any) -> str:
+def message_of(call: Any, *args: Any, **kwargs: Any) -> str:
     with pytest.raises(stepwell.MismatchError) as info:
         call(*args, **kwargs)
     return str(info.value)
@@ -43,7 +43,7 @@ def check_names(words: str, function: Any, *also: str) -> None:
 def test_flax(tmp_path):
     flax.save_checkpoint(tmp_path, STORED, 1)
     for target in (RENAMED, WIDER, NARROWER):
-        words = words_of(flax.restore_checkpoint, tmp_path, target)
+        words = message_of(flax.restore_checkpoint, tmp_path, target)
         check_names(words, flax.restore_checkpoint, "original_key")
         assert "fit target:" in words and ("orbax_transforms={}" in words) == (target is RENAMED)
     # Its advice works.
@@ -58,7 +58,7 @@ def test_flax(tmp_path):
 def test_orbax_v1(tmp_path):
     ocp = orbax_v1
     ocp.save(tmp_path / "v1", STORED)
-    words = words_of(ocp.load, tmp_path / "v1", RENAMED)
+    words = message_of(ocp.load, tmp_path / "v1", RENAMED)
     check_names(words, ocp.load, "partial_load")
     assert "fit abstract_state:" in words and "not in abstract_state" in words
     assert ocp.load(tmp_path / "v1", {**STORED, "c": ...})["c"] is ...
@@ -66,8 +66,8 @@ def test_orbax_v1(tmp_path):
     context.pytree.loading.partial_load = True
     with context:
         assert sorted(ocp.load(tmp_path / "v1", {"a": STORED["a"]})) == ["a"]
-        assert "partial_load" not in words_of(ocp.load, tmp_path / "v1", RENAMED)
-    words = words_of(ocp.load, tmp_path / "v1", WIDER)
+        assert "partial_load" not in message_of(ocp.load, tmp_path / "v1", RENAMED)
+    words = message_of(ocp.load, tmp_path / "v1", WIDER)
     check_names(words, ocp.load, "enable_padding_and_truncation")
     context = ocp.Context()
     context.array.loading.enable_padding_and_truncation = True
@@ -80,14 +80,14 @@ def test_orbax_v0(tmp_path):
     with orbax.CheckpointManager(tmp_path) as manager:
         manager.save(1, args=orbax.args.StandardSave(STORED))
         manager.wait_until_finished()
-        words = words_of(manager.restore, 1, args=orbax.args.StandardRestore(RENAMED))
+        words = message_of(manager.restore, 1, args=orbax.args.StandardRestore(RENAMED))
         assert "StandardRestore() restores" in words
         assert "new CheckpointManager also takes PyTreeRestore: partial_restore=True" in words
         check_names(words, restore)
         restored = manager.restore(1, args=orbax.args.StandardRestore())
         assert sorted(restored) == ["a", "b"]
     with orbax.CheckpointManager(tmp_path) as manager:
-        words = words_of(manager.restore, 1, args=restore(RENAMED))
+        words = message_of(manager.restore, 1, args=restore(RENAMED))
         check_names(words, restore)
         part = manager.restore(1, args=restore({"a": STORED["a"]}, partial_restore=True))
         assert sorted(part) == ["a"]
@@ -97,7 +97,7 @@ def test_orbax_v0(tmp_path):
 def test_equinox(tmp_path):
     equinox.tree_serialise_leaves(tmp_path / "e.eqx", STORED)
     for like in (RENAMED, WIDER, NARROWER):
-        words = words_of(equinox.tree_deserialise_leaves, tmp_path / "e.eqx", like)
+        words = message_of(equinox.tree_deserialise_leaves, tmp_path / "e.eqx", like)
         check_names(words, equinox.tree_deserialise_leaves, "key")  # of jax.tree_util.DictKey
 
 
@@ -111,7 +111,7 @@ def make_model(*names: str | None) -> Any:
 def test_keras(tmp_path):
     data = np.ones((8, 2), np.float32), np.ones((8, 3), np.float32)
     make_model(None).fit(*data, verbose=0, callbacks=[stepwell_keras.Checkpoint(tmp_path / "a")])
-    words = words_of(stepwell_keras.restore, make_model(None), tmp_path / "a")
+    words = message_of(stepwell_keras.restore, make_model(None), tmp_path / "a")
     check_names(words, stepwell_keras.restore)
     assert "fit the model:" in words and "give the layers the names" in words
     make_model("x").fit(*data, verbose=0, callbacks=[stepwell_keras.Checkpoint(tmp_path / "b")])

@@ -65,7 +65,7 @@ def _library() -> ctypes.CDLL:
 def _run(program: Program, base: str, fault: Fault, said: int, library: ctypes.CDLL) -> None:
     """In the child: all calls, one of which meets the fault. Errors of others are reported."""
 
-    def say(text: str) -> None:
+    def log_line(text: str) -> None:
         os.write(said, text.replace("\n", " ").encode() + b"\n")
 
     world = World(base)
@@ -76,7 +76,7 @@ def _run(program: Program, base: str, fault: Fault, said: int, library: ctypes.C
         raise OSError("seccomp")
     number = 0 if fault.kind == "kill" else getattr(errno, fault.kind)
     for i, call in enumerate(program.calls):
-        say(f"begin {i}")
+        log_line(f"begin {i}")
         if i == fault.call:
             library.nth_arm(fault.n, number, fault.until == "end", fault.kind == "EMFILE")
             library.nth_count(1)
@@ -87,17 +87,17 @@ def _run(program: Program, base: str, fault: Fault, said: int, library: ctypes.C
                 _run_later(call, world)
         except Exception as error:
             library.nth_count(0)
-            say(f"failed {i} {type(error).__name__} {type(error).__module__}: {error}"[:2000])
+            log_line(f"failed {i} {type(error).__name__} {type(error).__module__}: {error}"[:2000])
         else:
             library.nth_count(0)
-            say(f"done {i}")
+            log_line(f"done {i}")
         if i == fault.call:
-            say(f"counted {library.nth_counted()}")
+            log_line(f"counted {library.nth_counted()}")
     try:
         world.close()
     except Exception as error:  # what the fault was, told once more
-        say(f"closing {type(error).__name__}: {error}"[:500])
-    say("closed")
+        log_line(f"closing {type(error).__name__}: {error}"[:500])
+    log_line("closed")
 
 
 def _run_later(call: Call, world: World) -> None:

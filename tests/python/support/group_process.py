@@ -98,11 +98,11 @@ def kill_at(owner: Any, method: str, nth: int, after: bool) -> None:
 POINTS: dict[str, Callable[[], None]] = {
     "before_prepare": lambda: kill_at(group.Group, "next_number", 1, after=False),
     "begun": lambda: kill_at(group.Group, "submit", 1, after=True),
-    "before_word": lambda: kill_at(Coordinator, "put", 1, after=False),
-    "after_word": lambda: kill_at(Coordinator, "put", 1, after=True),
+    "before_vote": lambda: kill_at(Coordinator, "put", 1, after=False),
+    "after_vote": lambda: kill_at(Coordinator, "put", 1, after=True),
     "before_decide": lambda: kill_at(group.Group, "decide", 1, after=False),
     "after_decide": lambda: kill_at(group.Group, "decide", 1, after=True),
-    "after_telling": lambda: kill_at(Coordinator, "put", 2, after=True),
+    "after_broadcast": lambda: kill_at(Coordinator, "put", 2, after=True),
     "read": lambda: kill_at(group.Group, "submit", 1, after=False),
     "in_export": lambda: kill_at(local_disks_export, "copy_part", 1, after=True),
     "in_load": lambda: kill_at(lockstep.Lockstep, "exchange", 2, after=False),
@@ -179,7 +179,7 @@ def no_flush() -> None:
     group.Group.decide = decide  # type: ignore[method-assign]
 
 
-def no_telling() -> None:
+def no_broadcast() -> None:
     """The coordination service is gone once process 0 has decided."""
     original = group.Group.decide
 
@@ -198,7 +198,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "before_decide": lambda: raise_at(group.Group, "decide", MemoryError("no memory")),
     "left": lambda: raise_at(group.Group, "_settle_left", stepwell.StorageError("a left part")),
     "advance": lambda: raise_at(snapshot.StepList, "advance", MemoryError("no memory")),
-    "untold": no_telling,
+    "no_broadcast": no_broadcast,
 }
 
 

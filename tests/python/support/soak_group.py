@@ -26,9 +26,9 @@ from group_runs import run
 
 PROCESSES = 4
 # (point, whether only process 0 gets there): group_process.POINTS
-POINTS = [("before_prepare", False), ("begun", False), ("before_word", False),
-          ("after_word", False), ("before_decide", False), ("after_decide", False),
-          ("after_telling", True)]
+POINTS = [("before_prepare", False), ("begun", False), ("before_vote", False),
+          ("after_vote", False), ("before_decide", False), ("after_decide", False),
+          ("after_broadcast", True)]
 
 
 def one(folder: pathlib.Path, number: int, local: bool, counts: collections.Counter[str]) -> None:

@@ -124,17 +124,17 @@ class Watch:
         self._coordinator = coordinator
         self._directory = directory
         self._begin = time.monotonic()
-        self._heard: dict[int, tuple[set[str], float]] = {}  # process to its beats, and when
+        self._last_beats: dict[int, tuple[set[str], float]] = {}  # process to its beats, and when
 
     def silent_seconds(self, process: int) -> float:
         """Since its last beat, or since it was watched first."""
         beats = set(self._coordinator.keys(f"{self._directory}/{process}"))
         now = time.monotonic()
-        known, heard = self._heard.get(process, (set(), self._begin))
+        known, last_beat = self._last_beats.get(process, (set(), self._begin))
         if beats - known:
-            heard = now
-        self._heard[process] = beats, heard
-        return now - heard
+            last_beat = now
+        self._last_beats[process] = beats, last_beat
+        return now - last_beat
 
 
 class Alive:

@@ -62,7 +62,7 @@ class LocalDisksExport:
         as the slowest takes. An error on one is one on all, once all are done."""
         interrupt: list[BaseException] = []
 
-        def work_or_tell() -> M:
+        def work_or_error() -> M:
             try:
                 return work()
             except Exception:
@@ -72,7 +72,7 @@ class LocalDisksExport:
                 raise PeerError(f"{self._what} was interrupted") from error
 
         try:
-            return self._lockstep.all_gather_slow(work_or_tell, self._what)
+            return self._lockstep.all_gather_slow(work_or_error, self._what)
         except Exception:
             if interrupt:
                 raise interrupt[0] from None

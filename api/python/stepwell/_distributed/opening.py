@@ -84,7 +84,7 @@ def _recover(core: _stepwell.Core, committed: _Committed, decision_number: int) 
 # ---- where the parts lie: on one file system, or on a disk of each machine ----------------------
 
 
-def look_around(root: str, process: int, disks: Disks) -> PathReport:
+def inspect_path(root: str, process: int, disks: Disks) -> PathReport:
     """Reports the state that `process` finds at its path; for check_paths."""
     parts: list[str] = []
     if disks == "local" and os.path.isdir(root):
@@ -207,7 +207,7 @@ class Opening:
         def look() -> PathReport:
             # Before anything is opened: a process that cannot have it refuses the open of all.
             self.thread = Thread("stepwell-group", _work, self.tasks)
-            return look_around(self.root, self.index, self._disks)
+            return inspect_path(self.root, self.index, self._disks)
 
         check_paths(stage("look", look))
         root = stage("root", self._open_root)[0]

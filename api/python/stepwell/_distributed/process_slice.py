@@ -70,10 +70,10 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None, metadata
     # Copies from other devices are on their way for all of them before the first is waited for.
     for _, flat in flats:
         flat.finish()
-    return Part(rows, *_in_words(flats, only_state, metadata))
+    return Part(rows, *_describe_tree(flats, only_state, metadata))
 
 
-def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: str
+def _describe_tree(flats: list[tuple[str, Flattener]], only_state: bool, metadata: str
               ) -> tuple[list[str], list[tuple[int, str]]]:
     tree_text: list[str] = []
     meshes: list[tuple[int, str]] = []
@@ -81,7 +81,7 @@ def _in_words(flats: list[tuple[str, Flattener]], only_state: bool, metadata: st
         arrays = {leaf.row: leaf.array for leaf in flat.spread}
         for number, row in enumerate(flat.rows):
             array = arrays.get(number)
-            text = f"{name_in_items(name, row.path, only_state) or name}: {_words(row, array)}"
+            text = f"{name_in_items(name, row.path, only_state) or name}: {_row_text(row, array)}"
             if row.path and (key := row.path[-1])[0] in _NOT_TEXT:  # 1 is not "1"
                 text += f" at the {_NOT_TEXT[key[0]]} {str(key[1]).replace(': ', ':')}"
             if number in flat.meshes:
@@ -120,7 +120,7 @@ def _content(row: Row) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data):08x}"
 
 
-def _words(row: Row, spread: Any) -> str:
+def _row_text(row: Row, spread: Any) -> str:
     """Describes a leaf or container in the words that must be the same on all processes, without ":
     ". `spread`: the array, if it has parts on several."""
     if row.tag == NODE:

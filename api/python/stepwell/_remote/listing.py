@@ -12,7 +12,7 @@ from .._runtime.durable import TEMPORARY
 from ..errors import InvalidArgumentError
 from . import push_manifest
 from .object_store import open_object_store
-from .transfer import told
+from .transfer import with_context
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, 
     Raises CorruptionError for a damaged list of objects, PermissionDeniedError and StorageError
     with the object and what the library said.
     """
-    with told("listing"):
+    with with_context("listing"):
         bucket = open_object_store(place, prefix, storage_options)
-    with told(f"listing {bucket.url}"):
+    with with_context(f"listing {bucket.url}"):
         keys = bucket.list()
     return [step for step, _ in _pushes(place, prefix, keys, storage_options)]
 
@@ -57,7 +57,7 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
             ) -> PushedStep | None:
     """None: it was replaced or removed meanwhile."""
     bucket = open_object_store(place, posixpath.join(prefix, folder), storage_options)
-    with told(f"listing {bucket.url}"):
+    with with_context(f"listing {bucket.url}"):
         manifest = push_manifest.read(bucket)
     if manifest is None:
         return None

@@ -22,7 +22,7 @@ from .directory_store import DirectoryStore
 from .listing import newest_folder
 from .object_store import ReadableStore, open_object_store
 from .push_manifest import Manifest, Object
-from .transfer import Transfers, claimed, digest_of, told, work_path
+from .transfer import Transfers, claimed, digest_of, with_context, work_path
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Receiver:
     def receive(self, key: str) -> None:
         wanted = self._manifest.objects[key]
         path = os.path.join(self._root, key)
-        with told(f"pull of {self._bucket.url}/{key}"):
+        with with_context(f"pull of {self._bucket.url}/{key}"):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             if not self._fill(key, path, wanted):
                 remove_tree(path)  # of what is kept, some was damaged: once more from the beginning
@@ -139,7 +139,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     if_exists_of(if_exists)
     shown = progress_of(progress, "pull")
     names = item_names(items)
-    with told("pull"):
+    with with_context("pull"):
         bucket = open_object_store(src, prefix, storage_options)
         if isinstance(bucket, DirectoryStore):
             try:
@@ -147,7 +147,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
             except (FileNotFoundError, NotADirectoryError):
                 raise CheckpointNotFoundError(
                     f"the directory {bucket.url} does not exist") from None
-    with told(f"pull of {bucket.url}"):
+    with with_context(f"pull of {bucket.url}"):
         manifest = push_manifest.read(bucket)
         if manifest is None:
             newest = newest_folder(src, prefix, bucket.list(), storage_options)

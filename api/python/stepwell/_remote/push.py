@@ -21,7 +21,8 @@ from .object_store import PART_BYTES, ObjectStore, local_path, open_object_store
 from .push_directory import push_to_directory
 from .push_manifest import Manifest, Object
 from .pushed import LAST, PushReport, begins, exported, write_marks
-from .transfer import LOCK_NAME, Transfers, claimed, digest_of, sweep_work, told, work_path
+from .transfer import (LOCK_NAME, Transfers, claimed, digest_of, sweep_work, with_context,
+                       work_path)
 
 # Data files of a pushed checkpoint: one upload each, so that a cut loses no more of an array.
 _DATA_FILE_BYTES = PART_BYTES
@@ -57,7 +58,7 @@ def _send(bucket: ObjectStore, root: str, step: int, verify: bool, progress: Pro
 
     def send(key: str) -> None:
         path = os.path.join(root, key)
-        with told(f"push of step {step}: {bucket.url}/{key}"):
+        with with_context(f"push of step {step}: {bucket.url}/{key}"):
             wanted = Object(sizes[key],
                             push_manifest.file_sha256(path, transfers.check).hexdigest())
             objects[key] = wanted
@@ -133,18 +134,18 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
     request = ExportRequest(number, "orbax", "", "copy", 3, None, layout, leaves, "", 0,
                             unnamed_default, on_unsupported, None)
-    with told(f"push of step {number}"):
+    with with_context(f"push of step {number}"):
         bucket = open_object_store(dest, prefix, storage_options)
     what = f"push of step {number} to {bucket.url}"
     if isinstance(bucket, DirectoryStore):
-        with told(what):
+        with with_context(what):
             return push_to_directory(self, request, bucket, if_exists, _DATA_FILE_BYTES, shown)
-    with told(what):
+    with with_context(what):
         if not begins(bucket, if_exists):
             return PushReport(bucket.url, number, 0, 0, 0, 0, skipped=True)
     where = work_path(self.path, f"push-{number}-{digest_of(bucket.url)}", work_dir)
     sweep_work(where)
-    with claimed(where, keep_on_error=False) as folder, told(what):
+    with claimed(where, keep_on_error=False) as folder, with_context(what):
         for each in os.listdir(folder):  # of a push that was killed
             if each != LOCK_NAME:
                 durable.remove_tree(os.path.join(folder, each))

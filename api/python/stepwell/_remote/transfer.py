@@ -61,7 +61,7 @@ class Transfers:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def with_context(what: str) -> Iterator[None]:
     """Errors of the libraries as ours, with what was being done."""
     try:
         yield

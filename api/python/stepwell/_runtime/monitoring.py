@@ -20,7 +20,7 @@ def record(event: str, seconds: float) -> None:
         monitoring.record_event_duration_secs(event, seconds)
 
 
-def _is_heard() -> bool:
+def _has_listener() -> bool:
     """Returns true if there may be a listener: an event at the end of each save takes two threads'
     time."""
     if "jax.monitoring" not in sys.modules:
@@ -33,7 +33,7 @@ def _is_heard() -> bool:
 
 def record_save(operation: service.Operation, begun: float) -> None:
     """`begun`: time.monotonic() when `save` was called."""
-    if not _is_heard():
+    if not _has_listener():
         return
     record(SAVE_BLOCKING, time.monotonic() - begun)
 

@@ -22,7 +22,7 @@ def _jax_has_sigterm() -> bool:
                    None) is not None
 
 
-def jax_says_so(step: int) -> bool:
+def jax_preempts_at(step: int) -> bool:
     """Returns true if JAX's preemption service, if it runs, has named this step; asked for every
     step."""
     if not _jax_has_sigterm():

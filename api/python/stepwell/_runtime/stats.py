@@ -20,11 +20,11 @@ def named(kind: type[T], report: object) -> T:
 
 def dict_of(kind: type[D], report: object, **more: object) -> D:
     """A report of the engine as the dict that users get. `more`: what the report itself lacks."""
-    return cast(D, {name: more[name] if name in more else _told(hint, getattr(report, name))
+    return cast(D, {name: more[name] if name in more else _converted(hint, getattr(report, name))
                     for name, hint in get_type_hints(kind).items()})
 
 
-def _told(hint: Any, value: Any) -> Any:
+def _converted(hint: Any, value: Any) -> Any:
     if is_typeddict(hint):
         return dict_of(hint, value)
     of = next(iter(get_args(hint)), None)

@@ -21,13 +21,13 @@ def mismatches_of(target: str, **hints: str) -> Iterator[None]:
     try:
         yield
     except MismatchError as error:
-        def in_words(text: str) -> str:
+        def described(text: str) -> str:
             return text.replace("`like`", target)
 
         kinds = {mismatch.kind for mismatch in error.mismatches}
         raise MismatchError(
-            in_words(str(error).partition("\n")[0]),
-            [each._replace(message=in_words(each.message)) for each in error.mismatches],
+            described(str(error).partition("\n")[0]),
+            [each._replace(message=described(each.message)) for each in error.mismatches],
             "; ".join([hint for kind, hint in hints.items() if kind in kinds])) from None
 
 

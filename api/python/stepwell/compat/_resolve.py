@@ -231,8 +231,8 @@ def opened(path: str | os.PathLike[str]) -> Opened:
         raise CheckpointNotFoundError(f"{directory} is no item of the checkpoint {parent}, which "
                                       f"has {above.names}")
     if is_there:
-        raise CheckpointNotFoundError(_what_is_there(directory))
-    near = f"; {_what_is_there(parent)}" if _stepwell.stores_in(parent) else ""
+        raise CheckpointNotFoundError(_describe_contents(directory))
+    near = f"; {_describe_contents(parent)}" if _stepwell.stores_in(parent) else ""
     raise CheckpointNotFoundError(f"Checkpoint at {directory} not found{near}")
 
 
@@ -300,7 +300,7 @@ def is_checkpoint(directory: str) -> bool:
     return False
 
 
-def _what_is_there(directory: str) -> str:
+def _describe_contents(directory: str) -> str:
     stores = _stepwell.stores_in(directory)
     if stores:
         with contextlib.suppress(Error):

@@ -19,7 +19,7 @@ from .._stores import OWN_METADATA
 from . import trees
 from .base import (NoEntryError, get_context, handlers, resolve_handler_for_load,
                    resolve_handler_for_save, typestr, v1)
-from .places import (RESERVED, DamagedCheckpointError, InvalidLayoutError, check_not_going,
+from .places import (RESERVED, DamagedCheckpointError, InvalidLayoutError, check_not_being_deleted,
                      folder_of, names_of, source_of)
 
 
@@ -173,7 +173,7 @@ def load_items(place: Opened, wanted: dict[str, Any] | None, context: Any) -> di
         raise LoadError(f"{place.path} is a copy that lacks {place.missing}, which Orbax cannot "
                         f"hold or which was removed; name what to load of {there}")
     wanted = wanted or dict.fromkeys(there)
-    check_not_going(place, wanted)
+    check_not_being_deleted(place, wanted)
     lacking = [name for name in wanted if name not in there]
     if lacking:
         raise KeyError(f"Requested checkpointables {lacking} were not found in {place.path}. "

@@ -74,12 +74,12 @@ def names_of(place: Opened) -> list[str]:
     return [STATE] * (STATE in names) + [name for name in names if name != STATE]
 
 
-def check_not_going(place: Opened, names: Iterable[str]) -> None:
+def check_not_being_deleted(place: Opened, names: Iterable[str]) -> None:
     """DeletionInProgressError for an item that Orbax was deleting when it was killed."""
-    going = read_json_object(os.path.join(place.path, _DELETION_FILE)).get("checkpointable_name")
-    if going is not None and going in names:
+    deleted = read_json_object(os.path.join(place.path, _DELETION_FILE)).get("checkpointable_name")
+    if deleted is not None and deleted in names:
         kind = getattr(errors, "DeletionInProgressError", InvalidLayoutError)
-        raise kind(f"{going!r} of {place.path} is being deleted")
+        raise kind(f"{deleted!r} of {place.path} is being deleted")
 
 
 def check_name(name: str | None) -> None:
@@ -101,7 +101,7 @@ def tree_name(place: Opened, name: str | None) -> str:
     if name is None:
         raise InvalidLayoutError(f"{beginning}it has named checkpointables: {names_of(place)}; "
                                  "name one of them, or omit checkpointable_name")
-    check_not_going(place, [name])
+    check_not_being_deleted(place, [name])
     found = [each for each in names_of(place) if place.is_tree(each)]
     if name == AUTO and found:
         return found[0]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ..._runtime.files import local_path
-from ..._runtime.preemption import jax_says_so
+from ..._runtime.preemption import jax_preempts_at
 from .._orbax_common import orbax_errors, write_root_metadata
 from .._root import NO_TIME, Root
 from .._stores import Info, now, retired
@@ -121,7 +121,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
     def should_save(self, step: Any) -> bool:
         """Returns true if the policy wants this step. Never one up to the latest."""
         number = number_of(step)
-        preempted = jax_says_so(number)
+        preempted = jax_preempts_at(number)
         return self._decide(lambda: self._wants(number, self._infos(), preempted), "should_save")
 
     def _decide(self, decision: Callable[[], T], what: str) -> T:
@@ -186,7 +186,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         self._raise_failure()
         started = time.time()
         check_names(checkpointables)
-        preempted = not force and jax_says_so(step)  # all processes ask
+        preempted = not force and jax_preempts_at(step)  # all processes ask
         there, wanted = self._decide(
             lambda: self._is_wanted(step, force, overwrite, preempted), "save")
         if there and not overwrite and (force or step not in self._found):
