@@ -90,10 +90,9 @@ Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload
   return ConstBytes(logical);
 }
 
-// Checks and decodes one chunk into the memory of each request that wants it.
+// Decodes one chunk into the memory of each request that wants it.
 Status Deliver(std::span<const Target> targets, const PlannedChunk& chunk, ConstBytes payload,
                io::AlignedBuffer* scratch) {
-  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
   if (chunk.record->codec != format::CodecId::kRaw) {
     const Target& first = targets[chunk.requests.front()];
@@ -139,7 +138,6 @@ Result<std::vector<Target>> MakeTargets(std::span<const LoadRequest> requests, L
 
 // What Check makes of a chunk.
 Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();
   return DecodeToScratch(chunk, payload, scratch).status();
 }
@@ -147,7 +145,7 @@ Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer
 }  // namespace
 
 Restorer::Restorer(SegmentFiles* files, io::Executor* executor, DiskFactory make_disk)
-    : files_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
+    : files_(files), sources_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
 
 Restorer::~Restorer() = default;
 
@@ -202,7 +200,7 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   if (plan.reads.empty()) return stats;
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(
-      files_, executor_, context.get(), &plan, /*stop_at_error=*/true,
+      files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/true,
       [&targets](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
         return Deliver(targets, chunk, payload, scratch);
       });
@@ -247,7 +245,8 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
   const RestorePlan plan = PlanReads(std::move(chunks));
   if (plan.reads.empty()) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
-  ReadRun run(files_, executor_, context.get(), &plan, /*stop_at_error=*/false, CheckOne);
+  ReadRun run(files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/false,
+              CheckOne);
   uint64_t bytes_done = 0;
   bool cancelled = false;
   Status status = run.Run([&](const PlannedRead& read, std::span<const ChunkError> errors) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "db/log/chunk_source.h"
 #include "db/log/recovery.h"
 #include "db/log/segment_files.h"
 #include "db/read/restore_plan.h"
@@ -47,6 +48,7 @@ class Restorer {
   void Return(std::unique_ptr<ReadContext> context);
 
   SegmentFiles* const files_;
+  const ChunkSources sources_;
   io::Executor* const executor_;
   const DiskFactory make_disk_;
   std::mutex mutex_;

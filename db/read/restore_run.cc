@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "format/codec.h"
 #include "io/guard.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -96,9 +98,10 @@ struct ReadRun::Slot final : io::Op {
   Status lost;
 };
 
-ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
-                 const RestorePlan* plan, bool stop_at_error, TakeChunk take)
+ReadRun::ReadRun(SegmentFiles* files, const ChunkSources* sources, io::Executor* executor,
+                 ReadContext* context, const RestorePlan* plan, bool stop_at_error, TakeChunk take)
     : files_(files),
+      sources_(sources),
       executor_(executor),
       context_(context),
       plan_(plan),
@@ -259,14 +262,18 @@ void ReadRun::TakeAll(Slot* slot) {
 
 Status ReadRun::TakeOne(Slot* slot, const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
+  STEPWELL_DCHECK(record.offset_bytes >= slot->offset_bytes, "a chunk lies before its read");
   const uint64_t skip = record.offset_bytes - slot->offset_bytes;
   if (slot->status.ok() && skip + record.stored_bytes <= slot->transferred_bytes) {
     const ConstBytes bytes = slot->buffer->memory;
-    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &slot->buffer->scratch);
+    const ConstBytes payload = bytes.subspan(skip, record.stored_bytes);
+    if (format::CheckPayload(payload, record.crc).ok()) {
+      return take_(chunk, payload, &slot->buffer->scratch);
+    }
   }
-  // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.
-  STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
-                            ReadRange(*slot->file, record.offset_bytes, record.stored_bytes));
+  // The read failed, met the end of the file or gave other bytes. What lies beside the chunk may be
+  // the reason, and another source may have it.
+  STEPWELL_ASSIGN_OR_RETURN(const std::string payload, sources_->Fetch(record));
   return take_(chunk, AsBytes(payload), &slot->buffer->scratch);
 }
 
