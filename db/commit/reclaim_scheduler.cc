@@ -9,6 +9,7 @@
 #include "db/commit/ballast.h"
 #include "db/commit/engine.h"
 #include "io/guard.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -40,7 +41,7 @@ void ReclaimScheduler::Begin(const format::Id128& store_id) {
 }
 
 void ReclaimScheduler::NoteDead(const std::vector<format::SegmentExtent>& extents) {
-  const uint64_t newest = engine_->newest_segment();
+  const uint64_t newest = engine_->log().newest_segment();
   for (const auto& extent : extents) {
     suspects_.insert(extent.segment);
     if (newest != 0) first_death_.try_emplace(extent.segment, newest);
@@ -48,22 +49,28 @@ void ReclaimScheduler::NoteDead(const std::vector<format::SegmentExtent>& extent
 }
 
 bool ReclaimScheduler::IsSettled(uint64_t segment) {
-  const uint64_t newest = engine_->newest_segment();
+  const uint64_t newest = engine_->log().newest_segment();
   const uint64_t noticed = first_death_.try_emplace(segment, newest).first->second;
   return newest >= noticed + kSettleSegments ||
-         (segment < engine_->first_segment() && newest >= segment + kSettleAge);
+         (segment < engine_->log().first_segment() && newest >= segment + kSettleAge);
 }
 
 void ReclaimScheduler::PinReleased() {
   if (!left_.empty()) Schedule(/*again_left=*/true);
 }
 
+void ReclaimScheduler::TakeSuspects() {
+  if (engine_->log().TakeSuspects(&suspects_)) guard_moved_ = true;
+}
+
 void ReclaimScheduler::AfterCommit() {
+  TakeSuspects();
   if (guard_moved_ || !left_.empty()) Schedule(/*again_left=*/false);
 }
 
 void ReclaimScheduler::Schedule(bool again_left) {
   if (!engine_->MayErase().ok()) return;
+  TakeSuspects();
   if (pass_running_ || !evacuator_.idle()) {
     pass_again_ = true;  // what is under way may have looked already
     return;
@@ -88,15 +95,16 @@ void ReclaimScheduler::GrowBallast() {
 }
 
 void ReclaimScheduler::StartPass(bool thorough) {
-  const uint64_t guard = engine_->GuardSegment();
-  ReclaimRequest request = engine_->NewReclaimRequest();
+  TakeSuspects();
+  const uint64_t guard = engine_->log().GuardSegment();
+  ReclaimRequest request = engine_->log().NewReclaimRequest();
   const std::set<uint64_t> busy = engine_->BusySegments();
   const auto add = [&](uint64_t id) {
     if (busy.contains(id)) return;
     request.segments.insert(id);
     if (thorough || IsSettled(id)) request.settled.insert(id);
   };
-  const auto& all = engine_->segments();
+  const auto& all = engine_->log().segments();
   if (thorough) {
     for (auto it = all.begin(); it != all.lower_bound(guard); ++it) add(it->first);
   } else {
@@ -106,6 +114,7 @@ void ReclaimScheduler::StartPass(bool thorough) {
   }
   if (request.segments.empty() && request.unwanted_spares.empty() && !thorough) return;
   for (const uint64_t id : request.segments) {
+    STEPWELL_DCHECK(id < guard && !busy.contains(id), "reclaim takes a segment that is needed");
     suspects_.erase(id);
     left_.erase(id);
   }
@@ -147,17 +156,17 @@ void ReclaimScheduler::PassDone(ReclaimResult result) {
     Finish(result.status);
   }
   for (const uint64_t id : result.gone) {
-    engine_->SegmentGone(id);
+    engine_->log().SegmentGone(id);
     first_death_.erase(id);
     evacuator_.SegmentGone(id);
   }
   for (const uint64_t id : result.foreign) {
-    engine_->SegmentGone(id);
+    engine_->log().SegmentGone(id);
     Log(options_->log, LogLevel::kWarning,
         StrCat(options_->files->PathOf(id), " is not of this store; it is left alone"));
   }
   options_->instruments->segments_recycled += result.spares.size();
-  for (auto& spare : result.spares) engine_->AddSpare(std::move(spare));
+  for (auto& spare : result.spares) engine_->log().AddSpare(std::move(spare));
   left_.merge(result.later);
   options_->instruments->bytes_punched += result.bytes_punched;
   options_->instruments->segments_removed += result.segments_removed;
@@ -173,7 +182,7 @@ void ReclaimScheduler::MoveEnded(const Status& status, const std::set<uint64_t>&
     progress_ = true;
   } else {
     suspects_.insert(segments.begin(), segments.end());
-    engine_->NoteFailedWrites();
+    engine_->log().NoteFailedWrites();
   }
 }
 
@@ -191,7 +200,8 @@ void ReclaimScheduler::Continue() {
   ++rounds_;
   // Dead bytes in the newest segments can go only behind two newer catalogs. Frames, too, are more
   // than payloads: nothing is gained where nothing died.
-  const uint64_t guard = engine_->GuardSegment();
+  TakeSuspects();
+  const uint64_t guard = engine_->log().GuardSegment();
   if (suspects_.lower_bound(guard) != suspects_.end()) {
     if (Status status = engine_->RollSegments(guard); !status.ok()) return Finish(status);
   }
@@ -252,6 +262,9 @@ struct Evacuator::Write final : SegmentWrite {
   std::shared_ptr<Move> move;
   void OnComplete() override { evacuator->Written(this); }
 };
+
+Evacuator::Evacuator(Engine* engine, ReclaimScheduler* scheduler, const EngineOptions* options)
+    : engine_(engine), scheduler_(scheduler), options_(options), sources_(options->files) {}
 
 void Evacuator::Start(ReclaimResult* result) {
   if (engine_->closing() || options_->freeze->frozen()) return;
@@ -330,7 +343,7 @@ Status Evacuator::ReadBlock(Move* move) {
     const Move::Chunk& which = move->chunks[move->next];
     const format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
     const uint64_t offset = AlignUp(used, PayloadAlignment(chunk.stored_bytes));
-    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, engine_->block_bytes());
+    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, engine_->log().block_bytes());
     if (used > 0 && wanted > kBlockBytes) break;
     if (wanted > move->buffer.size()) {
       // The first one, or a chunk that is larger than this version writes.
@@ -340,19 +353,18 @@ Status Evacuator::ReadBlock(Move* move) {
       move->buffer = io::AlignedBuffer(std::max<uint64_t>(wanted, kBlockBytes));
       if (!move->buffer) return ResourceExhaustedError("no memory to move chunks");
     }
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, options_->files->Get(chunk.segment));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
-                              ReadRange(*file, chunk.offset_bytes, chunk.stored_bytes));
-    if (Status status = format::CheckPayload(AsBytes(payload), chunk.crc); !status.ok()) {
-      return status.WithContext(StrCat(file->path(), ": offset ", chunk.offset_bytes));
+    const Result<std::string> payload = sources_.Fetch(chunk);
+    if (!payload.ok()) {
+      return payload.status().WithContext(
+          StrCat(options_->files->PathOf(chunk.segment), ": offset ", chunk.offset_bytes));
     }
     std::memset(move->buffer.data() + used, 0, offset - used);
-    std::memcpy(move->buffer.data() + offset, payload.data(), payload.size());
+    std::memcpy(move->buffer.data() + offset, payload->data(), payload->size());
     move->offsets.push_back(offset);
-    used = offset + payload.size();
+    used = offset + payload->size();
     ++move->next;
   }
-  move->block_bytes = AlignUp(used, engine_->block_bytes());
+  move->block_bytes = AlignUp(used, engine_->log().block_bytes());
   std::memset(move->buffer.data() + used, 0, move->block_bytes - used);
   Limit(move->block_bytes);
   const std::lock_guard lock(stop_mutex_);
@@ -374,7 +386,7 @@ void Evacuator::WriteBlock(const std::shared_ptr<Move>& move) {
     Commit(move);
     return;
   }
-  auto placement = engine_->PlaceBlock(move->block_bytes, /*step_bytes=*/0);
+  auto placement = engine_->log().PlaceBlock(move->block_bytes, /*step_bytes=*/0);
   if (engine_->closing() || options_->freeze->frozen() || !placement.ok()) {
     End(move, placement.ok() ? AbortedError("the store is being closed") : placement.status());
     return;
@@ -400,7 +412,7 @@ void Evacuator::Written(Write* raw) {
     End(move, write->status);
     return;
   }
-  engine_->NoteWritten(write->vector.iov_len);
+  options_->instruments->bytes_written += write->vector.iov_len;
   for (size_t i = 0; i < move->offsets.size(); ++i) {
     const Move::Chunk& which = move->chunks[move->block_begin + i];
     format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "db/commit/reclaim.h"
+#include "db/log/chunk_source.h"
 #include "db/log/live_steps.h"
 #include "format/records.h"
 #include "io/status.h"
@@ -33,8 +34,7 @@ struct EngineOptions;
 // Part of the scheduler, which outlives it. On the engine thread where nothing else is said.
 class Evacuator {
  public:
-  Evacuator(Engine* engine, ReclaimScheduler* scheduler, const EngineOptions* options)
-      : engine_(engine), scheduler_(scheduler), options_(options) {}
+  Evacuator(Engine* engine, ReclaimScheduler* scheduler, const EngineOptions* options);
 
   // Moves the steps that a pass names. The scheduler goes on when they are done.
   void Start(ReclaimResult* result);
@@ -71,6 +71,7 @@ class Evacuator {
   Engine* const engine_;
   ReclaimScheduler* const scheduler_;
   const EngineOptions* const options_;
+  const ChunkSources sources_;
   std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
   std::set<uint64_t> from_;
   std::set<uint64_t> into_;        // where the first has written to
@@ -88,11 +89,7 @@ class ReclaimScheduler {
 
   // The engine has started: passes may begin.
   void Begin(const format::Id128& store_id);
-  // Something may be dead in this segment.
-  void Suspect(uint64_t segment) { suspects_.insert(segment); }
   void NoteDead(const std::vector<format::SegmentExtent>& extents);
-  // Recovery needs less than before.
-  void GuardMoved() { guard_moved_ = true; }
   // A full disk may have room again.
   void RoomMayHaveCome() { space_asked_ = false; }
   // Cheap when nothing died: looks at suspects only. With `again_left`, at what earlier passes
@@ -122,6 +119,8 @@ class ReclaimScheduler {
   void Stop();
 
  private:
+  // Takes over what became needless in the log since the last call.
+  void TakeSuspects();
   bool IsSettled(uint64_t segment);
   void GrowBallast();
   void StartPass(bool thorough);
@@ -138,7 +137,7 @@ class ReclaimScheduler {
   std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
   bool pass_running_ = false;
   bool pass_again_ = false;
-  bool guard_moved_ = false;
+  bool guard_moved_ = false;  // recovery needs less than when the last pass began
   bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
   int64_t last_pass_ns_ = 0;
   std::vector<std::function<void(const Status&)>> waiters_;

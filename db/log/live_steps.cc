@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "db/log/step_records.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 
@@ -170,10 +171,14 @@ void LiveSteps::Count(const LiveStep& live, bool added) {
 
 void LiveSteps::Commit(const Change& change) {
   const std::lock_guard lock(mutex_);
+  STEPWELL_DCHECK(change.commit > tip_, "a change was published before an earlier one");
   const auto bury = [&](const LiveStep& live) {
     dead_.push_back({live.record.commit, change.commit, live.record.extents, live.place});
   };
   for (const auto& killed : change.killed) {
+    const auto it = steps_.find(killed->record.step);
+    STEPWELL_DCHECK(it != steps_.end() && it->second->record.commit == killed->record.commit,
+                    "a change ends a commit that does not live");
     bury(*killed);
     Erase(killed->record.step);
   }
@@ -182,11 +187,16 @@ void LiveSteps::Commit(const Change& change) {
     Count(*change.prepared, /*added=*/true);
   }
   if (change.decided != nullptr) {
-    undecided_.erase(change.decided->record.commit);
+    const size_t erased = undecided_.erase(change.decided->record.commit);
+    STEPWELL_DCHECK(erased == 1, "a change decides what is not prepared");
     Count(*change.decided, /*added=*/false);
     if (change.added == nullptr) bury(*change.decided);
   }
-  if (change.added != nullptr) Insert(change.added);
+  if (change.added != nullptr) {
+    STEPWELL_DCHECK(!steps_.contains(change.added->record.step),
+                    "a change adds a step that lives already");
+    Insert(change.added);
+  }
   for (const auto& [step, pinned] : change.pins) {
     const auto it = steps_.find(step);
     if (it == steps_.end()) continue;

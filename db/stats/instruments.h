@@ -167,7 +167,9 @@ class Instruments {
   }
   void Fill(StoreStats* stats) const;
 
-  Histogram index;  // the keeper's thread records it
+  Histogram index;                         // the keeper's thread records it
+  std::atomic<uint64_t> bytes_written{0};  // to segments
+  std::atomic<uint64_t> syncs{0};
   std::atomic<uint64_t> bytes_moved{0};
   std::atomic<uint64_t> bytes_punched{0};
   std::atomic<uint64_t> segments_removed{0};

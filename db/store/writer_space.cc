@@ -35,8 +35,8 @@ StoreStats WriterStore::Stats() {
   }
   stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
   stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
-  stats.bytes_written = engine_->bytes_written();
-  stats.syncs = engine_->syncs();
+  stats.bytes_written = instruments_->bytes_written;
+  stats.syncs = instruments_->syncs;
   instruments_->Fill(&stats);
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
   stats.index_state = core_->index->Describe();
