@@ -6,7 +6,7 @@ namespace stepwell::db {
 void EngineThread::Post(std::function<void()> task) {
   // Woken under the lock: once the engine can take the task, the poster has left the disk and
   // the engine alone, and Close may end both.
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   posted_.push_back(std::move(task));
   if (disk_ != nullptr) disk_->Wake();
 }
@@ -14,14 +14,14 @@ void EngineThread::Post(std::function<void()> task) {
 void EngineThread::Panic(const Status& why) noexcept {
   freeze_->Trip(why);
   panicked_ = true;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (disk_ != nullptr) disk_->Wake();
 }
 
 bool EngineThread::RunPosted() {
   std::vector<std::function<void()>> tasks;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     tasks.swap(posted_);
   }
   for (auto& task : tasks) {
@@ -31,7 +31,7 @@ bool EngineThread::RunPosted() {
 }
 
 void EngineThread::LeaveDisk() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   disk_ = nullptr;
 }
 

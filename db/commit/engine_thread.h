@@ -5,12 +5,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "io/disk.h"
 #include "io/guard.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -48,9 +48,9 @@ class EngineThread {
  private:
   const std::shared_ptr<io::Freeze> freeze_;
   std::atomic<bool> panicked_{false};
-  std::mutex mutex_;
-  io::Disk* disk_;  // guarded by mutex_, as below
-  std::vector<std::function<void()>> posted_;
+  io::Mutex mutex_;
+  io::Disk* disk_ STEPWELL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> posted_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

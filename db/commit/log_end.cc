@@ -168,7 +168,7 @@ void LogEnd::NoteSegments() {
     segments_[id] = {.segment = id, .nonce = segment->nonce, .length_bytes = 0};
     ends[id] = segment->end_bytes;
   }
-  const std::lock_guard lock(ends_mutex_);
+  const io::MutexLock lock(&ends_mutex_);
   open_ends_ = std::move(ends);
 }
 
@@ -184,7 +184,7 @@ void LogEnd::NoteCatalog(const Segment& segment) {
   }
   marks_->slot().catalog_place = segment.catalog.place;
   guard_moved_ = true;
-  const std::lock_guard lock(ends_mutex_);
+  const io::MutexLock lock(&ends_mutex_);
   catalog_ranges_ = catalogs_.Needed();
 }
 
@@ -308,7 +308,7 @@ ReclaimRequest LogEnd::NewReclaimRequest() {
 }
 
 void LogEnd::FillQuery(SpaceQuery* query) const {
-  const std::lock_guard lock(ends_mutex_);
+  const io::MutexLock lock(&ends_mutex_);
   query->open_ends = open_ends_;
   query->catalogs = catalog_ranges_;
 }

@@ -8,7 +8,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "db/log/log_writer.h"
 #include "db/log/recovery.h"
 #include "io/buffer.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -142,9 +142,9 @@ class LogEnd {
   bool guard_moved_ = false;
   bool has_failed_writes_ = false;  // of saves and moves; no flush need ever cover them
   std::atomic<size_t> block_bytes_{4096};
-  mutable std::mutex ends_mutex_;
-  std::map<uint64_t, uint64_t> open_ends_;  // guarded by ends_mutex_, as below
-  std::map<uint64_t, ByteRange> catalog_ranges_;
+  mutable io::Mutex ends_mutex_;
+  std::map<uint64_t, uint64_t> open_ends_ STEPWELL_GUARDED_BY(ends_mutex_);
+  std::map<uint64_t, ByteRange> catalog_ranges_ STEPWELL_GUARDED_BY(ends_mutex_);
 };
 
 }  // namespace stepwell::db

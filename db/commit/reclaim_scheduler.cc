@@ -367,7 +367,7 @@ Status Evacuator::ReadBlock(Move* move) {
   move->block_bytes = AlignUp(used, engine_->log().block_bytes());
   std::memset(move->buffer.data() + used, 0, move->block_bytes - used);
   Limit(move->block_bytes);
-  const std::lock_guard lock(stop_mutex_);
+  const io::MutexLock lock(&stop_mutex_);
   if (stop_) return AbortedError("the store is being closed");
   return OkStatus();
 }
@@ -377,8 +377,12 @@ void Evacuator::Limit(uint64_t bytes) {
   if (options_->environment.inline_mode || options_->reclaim_bytes_per_second == 0) return;
   const double seconds =
       static_cast<double>(bytes) / static_cast<double>(options_->reclaim_bytes_per_second);
-  std::unique_lock lock(stop_mutex_);
-  stopped_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop_; });
+  using Clock = std::chrono::steady_clock;
+  const auto end =
+      Clock::now() + std::chrono::ceil<Clock::duration>(std::chrono::duration<double>(seconds));
+  const io::MutexLock lock(&stop_mutex_);
+  while (!stop_ && stopped_.WaitUntil(&stop_mutex_, end)) {
+  }
 }
 
 void Evacuator::WriteBlock(const std::shared_ptr<Move>& move) {
@@ -437,7 +441,7 @@ void Evacuator::Commit(const std::shared_ptr<Move>& move) {
                                                    std::function<void()>());
   job->state->on_finish = [this, move, raw = job->state.get()](const auto& mark) {
     if (!mark() || engine_->panicked()) return;
-    engine_->Post([this, move, status = raw->status] { End(move, status); });
+    engine_->Post([this, move, status = raw->Outcome()] { End(move, status); });
   };
   engine_->CommitNext(std::move(job));
 }
@@ -481,10 +485,10 @@ void Evacuator::SegmentGone(uint64_t segment) {
 
 void Evacuator::Stop() {
   {
-    const std::lock_guard lock(stop_mutex_);
+    const io::MutexLock lock(&stop_mutex_);
     stop_ = true;
   }
-  stopped_.notify_all();
+  stopped_.NotifyAll();
 }
 
 }  // namespace stepwell::db

@@ -4,13 +4,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "db/log/chunk_source.h"
 #include "db/log/live_steps.h"
 #include "format/records.h"
+#include "io/mutex.h"
 #include "io/status.h"
 
 namespace stepwell::db {
@@ -77,9 +76,9 @@ class Evacuator {
   std::set<uint64_t> into_;        // where the first has written to
   std::set<uint64_t> unmovable_;   // moving out of them failed
   std::set<uint64_t> moved_into_;  // since when nothing died there but by moves
-  std::mutex stop_mutex_;
-  std::condition_variable stopped_;  // with stop_mutex_
-  bool stop_ = false;                // guarded by stop_mutex_
+  io::Mutex stop_mutex_;
+  io::CondVar stopped_;
+  bool stop_ STEPWELL_GUARDED_BY(stop_mutex_) = false;
 };
 
 // Owned by the engine, which outlives it. On the engine thread where nothing else is said.

@@ -155,7 +155,7 @@ Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
   const bool needs_disk = plan.reads.size() > 1;
   std::unique_ptr<ReadContext> context;
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     const auto usable = [](const auto& idle) {
       return idle->disk() == nullptr || idle->thread() == std::this_thread::get_id();
     };
@@ -177,7 +177,7 @@ Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
 void Restorer::Return(std::unique_ptr<ReadContext> context) {
   if (!context->reusable()) return;
   std::unique_ptr<ReadContext> oldest;  // destroyed after the lock is given back
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   idle_.push_back(std::move(context));
   if (idle_.size() <= kIdleContextsMax) return;
   oldest = std::move(idle_.front());

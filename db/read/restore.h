@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "io/buffer.h"
 #include "io/disk.h"
 #include "io/executor.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -51,8 +51,8 @@ class Restorer {
   const ChunkSources sources_;
   io::Executor* const executor_;
   const DiskFactory make_disk_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<ReadContext>> idle_;  // guarded by mutex_, oldest first
+  io::Mutex mutex_;
+  std::vector<std::unique_ptr<ReadContext>> idle_ STEPWELL_GUARDED_BY(mutex_);  // oldest first
 };
 
 }  // namespace stepwell::db

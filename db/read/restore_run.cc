@@ -183,7 +183,7 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   if (free_slots_.empty()) {
     auto made = std::make_unique<Slot>();
     {
-      const std::lock_guard lock(mutex_);  // only here is anything allocated
+      const io::MutexLock lock(&mutex_);  // only here is anything allocated
       const size_t room = std::bit_ceil(slots_.size() + 1);
       finished_.reserve(room);
       collected_.reserve(room);
@@ -291,7 +291,7 @@ void ReadRun::AddError(Slot* slot, uint32_t chunk_number, const Status& status) 
 
 void ReadRun::Finish(Slot* slot) {
   // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   finished_.push_back(slot);
   if (std::this_thread::get_id() != context_->thread()) context_->disk()->Wake();
 }
@@ -301,7 +301,7 @@ bool ReadRun::Collect(const ReadDone& done) {
     if (next_collected_ < collected_.size()) return;  // some are left when `done` has thrown
     collected_.clear();
     next_collected_ = 0;
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     collected_.swap(finished_);
   };
   take();

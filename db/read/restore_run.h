@@ -8,7 +8,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -20,6 +19,7 @@
 #include "io/buffer.h"
 #include "io/disk.h"
 #include "io/executor.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -127,8 +127,8 @@ class ReadRun {
   uint64_t reads_ = 0;
 
   std::atomic<uint32_t> lowest_error_{UINT32_MAX};  // chunk
-  std::mutex mutex_;
-  std::vector<Slot*> finished_;  // guarded by mutex_
+  io::Mutex mutex_;
+  std::vector<Slot*> finished_ STEPWELL_GUARDED_BY(mutex_);
   std::vector<Slot*> collected_;
   size_t next_collected_ = 0;
   Status lost_;  // of a read whose errors could not be kept
