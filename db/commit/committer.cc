@@ -112,7 +112,7 @@ void Committer::FailReadyHeads() {
 void Committer::Drop(SaveJob* job, const Status& status) {
   std::vector<format::SegmentExtent> lost;
   for (const auto& [id, extent] : job->extents) lost.push_back(extent);
-  reclaim_->NoteDead(lost);
+  reclaim_->AddSuspects(lost);
   if (!lost.empty()) log_->NoteFailedWrites();
   job->ReleaseHolds();
   job->state->Finish(status);
@@ -233,10 +233,10 @@ void Committer::Apply(const BatchEntry& entry) {
   const auto& decided = entry.change.decided;
   const bool aborted = decided != nullptr && entry.change.added == nullptr;
   const bool is_move = entry.job->is_move;
-  if (aborted) reclaim_->NoteDead(decided->record.extents);
+  if (aborted) reclaim_->AddSuspects(decided->record.extents);
   for (const auto& dead : entry.change.killed) {
-    reclaim_->NoteDead(dead->record.extents);
-    if (!is_move) reclaim_->evacuator().NoteDead(dead->record.extents);
+    reclaim_->AddSuspects(dead->record.extents);
+    if (!is_move) reclaim_->evacuator().ForgetMovedInto(dead->record.extents);
   }
   if (is_move) {
     reclaim_->evacuator().NoteMoved(entry.place.segment, entry.job->rewritten->record.extents,
