@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <random>
 #include <thread>
 
+#include "io/mutex.h"
 #include "io/open_disk.h"
 
 namespace stepwell::db {
@@ -17,9 +17,9 @@ constexpr size_t kWorkersDefaultMax = 4;
 // One for the process and never destroyed: a user's callback may hold the last reference to a
 // store.
 Result<std::shared_ptr<io::Executor>> CallbackExecutor() {
-  static std::mutex mutex;
-  static auto* const executor = new std::shared_ptr<io::Executor>;
-  const std::lock_guard lock(mutex);
+  static io::Mutex mutex;
+  static auto* const executor STEPWELL_PT_GUARDED_BY(mutex) = new std::shared_ptr<io::Executor>;
+  const io::MutexLock lock(&mutex);
   if (*executor == nullptr) {
     STEPWELL_ASSIGN_OR_RETURN(*executor, io::MakeThreadPool(1, "stepwell-call"));
   }
@@ -27,9 +27,9 @@ Result<std::shared_ptr<io::Executor>> CallbackExecutor() {
 }
 
 uint64_t Random() {
-  static std::mutex mutex;
-  static std::random_device device;
-  const std::lock_guard lock(mutex);
+  static io::Mutex mutex;
+  static std::random_device device STEPWELL_GUARDED_BY(mutex);
+  const io::MutexLock lock(&mutex);
   return uint64_t{device()} << 32 | device();
 }
 

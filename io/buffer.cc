@@ -91,12 +91,12 @@ BufferPool::BufferPool(size_t block_bytes, size_t block_count_max, size_t reserv
 }
 
 size_t BufferPool::block_count() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return blocks_.size();
 }
 
 size_t BufferPool::in_use() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return blocks_.size() - idle_.size();
 }
 
@@ -120,23 +120,20 @@ BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
 
 BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
                                        const std::function<bool()>& keep_waiting) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(&mutex_);
   for (;;) {
     if (stopped_) return nullptr;
     if (Block* block = TakeLocked(reserve_count_)) return block;
     const size_t used = blocks_.size() - idle_.size();
     if (block_count_max_ - used > reserve_count_) return nullptr;  // no memory
     if (pump) {
-      lock.unlock();
+      const MutexUnlock unlocked(&mutex_);
       pump();
-      lock.lock();
     } else if (!keep_waiting) {
-      free_.wait(lock);
-    } else if (free_.wait_for(lock, kAskInterval) == std::cv_status::timeout) {
-      lock.unlock();
-      const bool go_on = keep_waiting();
-      lock.lock();
-      if (!go_on) return nullptr;
+      free_.Wait(&mutex_);
+    } else if (!free_.WaitFor(&mutex_, kAskInterval)) {
+      const MutexUnlock unlocked(&mutex_);
+      if (!keep_waiting()) return nullptr;
     }
   }
 }
@@ -147,17 +144,17 @@ void BufferPool::Prefault(size_t count) {
     block->memory = AlignedBuffer(block_bytes_);
     if (!block->memory) return;
     std::memset(block->memory.data(), 0, block_bytes_);
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     if (stopped_ || blocks_.size() >= block_count_max_) return;
     idle_.reserve(blocks_.size() + 1);
     blocks_.push_back(std::move(block));
     idle_.push_back(blocks_.back().get());
   }
-  free_.notify_all();
+  free_.NotifyAll();
 }
 
 BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   Block* const block = TakeLocked(0);
   const size_t used = blocks_.size() - idle_.size();
   if (no_memory != nullptr) *no_memory = block == nullptr && used < block_count_max_;
@@ -166,19 +163,19 @@ BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
 
 void BufferPool::Release(Block* block) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     STEPWELL_CHECK(idle_.size() < blocks_.size(), "a block was released twice");
     idle_.push_back(block);
   }
-  free_.notify_one();
+  free_.NotifyOne();
 }
 
 void BufferPool::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     stopped_ = true;
   }
-  free_.notify_all();
+  free_.NotifyAll();
 }
 
 int NumaNodeOfPciDevice(std::string bus_id) {

@@ -2,16 +2,15 @@
 // Aligned memory and the bounded pool of equal blocks that every byte of a save passes through.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "io/bytes.h"
 #include "io/disk.h"
+#include "io/mutex.h"
 
 namespace stepwell::io {
 
@@ -74,16 +73,16 @@ class BufferPool {
   void Stop();
 
  private:
-  Block* TakeLocked(size_t keep);
+  Block* TakeLocked(size_t keep) STEPWELL_REQUIRES(mutex_);
 
   const size_t block_bytes_;
   const size_t block_count_max_;
   const size_t reserve_count_;
-  mutable std::mutex mutex_;
-  std::condition_variable free_;
-  std::vector<std::unique_ptr<Block>> blocks_;  // guarded by mutex_
-  std::vector<Block*> idle_;                    // guarded by mutex_
-  bool stopped_ = false;                        // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar free_;
+  std::vector<std::unique_ptr<Block>> blocks_ STEPWELL_GUARDED_BY(mutex_);
+  std::vector<Block*> idle_ STEPWELL_GUARDED_BY(mutex_);
+  bool stopped_ STEPWELL_GUARDED_BY(mutex_) = false;
 };
 
 // ---- memory on the NUMA node of a device ----

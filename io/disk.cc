@@ -42,7 +42,7 @@ bool LacksLocks(const Status& status) {
 }
 
 void Freeze::Trip(const Status& error) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   if (!error_.ok()) return;
   error_ = error.ok() ? InternalError("frozen without an error") : error;
   try {
@@ -56,12 +56,12 @@ void Freeze::Trip(const Status& error) {
 
 Status Freeze::Check() const {
   if (!frozen()) return OkStatus();
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return refusal_;
 }
 
 Status Freeze::first_error() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(&mutex_);
   return error_;
 }
 

@@ -15,12 +15,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "io/bytes.h"
+#include "io/mutex.h"
 #include "io/result.h"
 
 namespace stepwell::io {
@@ -37,9 +37,9 @@ class Freeze {
 
  private:
   std::atomic<bool> frozen_{false};
-  mutable std::mutex mutex_;
-  Status error_;
-  Status refusal_;  // the error that Check() returns
+  mutable Mutex mutex_;
+  Status error_ STEPWELL_GUARDED_BY(mutex_);
+  Status refusal_ STEPWELL_GUARDED_BY(mutex_);  // the error that Check() returns
 };
 
 // The alignment that direct I/O on a file demands (statx STATX_DIOALIGN); 1 and 1 for buffered I/O.

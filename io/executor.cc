@@ -33,10 +33,10 @@ class ThreadPool final : public Executor {
 
   ~ThreadPool() override {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       stopping_ = true;
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -50,10 +50,10 @@ class ThreadPool final : public Executor {
     if (tasks.empty()) return;
     const bool several = std::next(tasks.begin()) != tasks.end();
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       tasks_.splice(tasks_.end(), tasks);
     }
-    several ? wake_.notify_all() : wake_.notify_one();
+    several ? wake_.NotifyAll() : wake_.NotifyOne();
   }
 
   size_t parallelism() const override { return threads_.size(); }
@@ -63,8 +63,8 @@ class ThreadPool final : public Executor {
     for (;;) {
       std::list<std::function<void()>> task;
       {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+        const MutexLock lock(&mutex_);
+        while (!stopping_ && tasks_.empty()) wake_.Wait(&mutex_);
         if (tasks_.empty()) return;  // stopping, and everything queued has run
         task.splice(task.end(), tasks_, tasks_.begin());
       }
@@ -76,11 +76,11 @@ class ThreadPool final : public Executor {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::list<std::function<void()>> tasks_;  // guarded by mutex_
-  bool stopping_ = false;                   // guarded by mutex_
-  std::vector<std::thread> threads_;        // constant after Start()
+  Mutex mutex_;
+  CondVar wake_;
+  std::list<std::function<void()>> tasks_ STEPWELL_GUARDED_BY(mutex_);
+  bool stopping_ STEPWELL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // constant after Start()
 };
 
 }  // namespace
@@ -92,13 +92,13 @@ Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count, const std:
 }
 
 void TaskScope::State::Done() {
-  const std::lock_guard lock(mutex);
-  if (--tasks == 0) none_left.notify_all();
+  const MutexLock lock(&mutex);
+  if (--tasks == 0) none_left.NotifyAll();
 }
 
 void TaskScope::Run(std::function<void()> task) {
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(&state_->mutex);
     ++state_->tasks;
   }
   try {
@@ -122,8 +122,8 @@ void TaskScope::RunAll(std::list<std::function<void()>> tasks) {
 }
 
 void TaskScope::Wait() {
-  std::unique_lock lock(state_->mutex);
-  state_->none_left.wait(lock, [this] { return state_->tasks == 0; });
+  const MutexLock lock(&state_->mutex);
+  while (state_->tasks > 0) state_->none_left.Wait(&state_->mutex);
 }
 
 }  // namespace stepwell::io

@@ -2,14 +2,13 @@
 // Executor: runs pure CPU tasks. ThreadPool in production, InlineExecutor in the simulation.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "io/mutex.h"
 #include "io/result.h"
 
 namespace stepwell::io {
@@ -60,9 +59,9 @@ class TaskScope final : public Executor {
 
  private:
   struct State {
-    std::mutex mutex;
-    std::condition_variable none_left;
-    size_t tasks = 0;  // guarded by mutex
+    Mutex mutex;
+    CondVar none_left;
+    size_t tasks STEPWELL_GUARDED_BY(mutex) = 0;
     std::function<void()> thrown;
 
     void Done();

@@ -5,8 +5,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <vector>
+
+#include "io/mutex.h"
 
 namespace stepwell::io {
 namespace {
@@ -16,13 +17,13 @@ struct ForkRegistry {
     const void* owner;
     int descriptor;
   };
-  std::mutex mutex;
-  std::vector<Entry> entries;  // guarded by mutex
+  Mutex mutex;
+  std::vector<Entry> entries STEPWELL_GUARDED_BY(mutex);
 };
 
 // In the child, where only async-signal-safe calls are allowed. Each descriptor is replaced rather
 // than closed: a destructor that runs here later must not close another owner's new file.
-void CloseAll(ForkRegistry* registry) {
+void CloseAll(ForkRegistry* registry) STEPWELL_REQUIRES(registry->mutex) {
   const int nowhere = open("/dev/null", O_RDONLY | O_CLOEXEC);
   for (const ForkRegistry::Entry& entry : registry->entries) {
     if (nowhere < 0 || dup3(nowhere, entry.descriptor, O_CLOEXEC) < 0) close(entry.descriptor);
@@ -31,16 +32,21 @@ void CloseAll(ForkRegistry* registry) {
   registry->entries.clear();
 }
 
+ForkRegistry* TheRegistry();
+
+// The mutex is held across the fork, so that the child finds the entries whole and the mutex free.
+void BeforeFork() STEPWELL_ACQUIRE(TheRegistry()->mutex) { TheRegistry()->mutex.Lock(); }
+void InParent() STEPWELL_RELEASE(TheRegistry()->mutex) { TheRegistry()->mutex.Unlock(); }
+void InChild() STEPWELL_RELEASE(TheRegistry()->mutex) {
+  CloseAll(TheRegistry());
+  TheRegistry()->mutex.Unlock();
+}
+
 // Never destroyed: a fork may come while the process exits.
 ForkRegistry* TheRegistry() {
   static ForkRegistry* const registry = [] {
     auto* made = new ForkRegistry;
-    // Held across the fork, so that the child finds the entries whole and the mutex free.
-    pthread_atfork([] { TheRegistry()->mutex.lock(); }, [] { TheRegistry()->mutex.unlock(); },
-                   [] {
-                     CloseAll(TheRegistry());
-                     TheRegistry()->mutex.unlock();
-                   });
+    pthread_atfork(BeforeFork, InParent, InChild);
     return made;
   }();
   return registry;
@@ -55,13 +61,13 @@ ForkRegistry* TheRegistry() {
 void CloseInForkedChild(const void* owner, int descriptor) {
   if (descriptor < 0) return;
   ForkRegistry* registry = TheRegistry();
-  std::lock_guard lock(registry->mutex);
+  const MutexLock lock(&registry->mutex);
   registry->entries.push_back({owner, descriptor});
 }
 
 void ForgetForkDescriptors(const void* owner) {
   ForkRegistry* registry = TheRegistry();
-  std::lock_guard lock(registry->mutex);
+  const MutexLock lock(&registry->mutex);
   std::erase_if(registry->entries, [&](const auto& entry) { return entry.owner == owner; });
 }
 

@@ -2,11 +2,10 @@
 #include "io/open_disk.h"
 
 #include <bit>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 
 #include "io/executor.h"
+#include "io/mutex.h"
 #include "io/transfer.h"
 
 namespace stepwell::io {
@@ -21,7 +20,7 @@ class PosixDisk final : public Disk {
 
   void Submit(Op* op) override {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       // Room for all that may finish: only Submit allocates.
       const size_t room = std::bit_ceil(in_flight_ + 1);
       finished_.reserve(room);
@@ -29,9 +28,9 @@ class PosixDisk final : public Disk {
     }
     threads_->Run([this, op]() noexcept {
       RunBlocking(op);
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(&mutex_);
       finished_.push_back(op);
-      news_.notify_one();
+      news_.NotifyOne();
     });
     ++in_flight_;
   }
@@ -41,9 +40,9 @@ class PosixDisk final : public Disk {
     if (completed_ == completing_.size()) {
       completing_.clear();
       completed_ = 0;
-      std::unique_lock lock(mutex_);
+      const MutexLock lock(&mutex_);
       if (wait) {
-        news_.wait(lock, [this] { return woken_ || !finished_.empty(); });
+        while (!woken_ && finished_.empty()) news_.Wait(&mutex_);
         woken_ = false;
       }
       completing_.swap(finished_);
@@ -60,9 +59,9 @@ class PosixDisk final : public Disk {
 
   void Wake() override {
     // Notifies under the lock: once it is free, the Disk may be gone.
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     woken_ = true;
-    news_.notify_one();
+    news_.NotifyOne();
   }
 
   size_t in_flight() const override { return in_flight_; }
@@ -70,10 +69,10 @@ class PosixDisk final : public Disk {
   std::string Describe() const override { return "posix"; }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable news_;
-  std::vector<Op*> finished_;                // guarded by mutex_
-  bool woken_ = false;                       // guarded by mutex_
+  Mutex mutex_;
+  CondVar news_;
+  std::vector<Op*> finished_ STEPWELL_GUARDED_BY(mutex_);
+  bool woken_ STEPWELL_GUARDED_BY(mutex_) = false;
   size_t in_flight_ = 0;                     // the Disk's thread only, as the next two
   std::vector<Op*> completing_;              // by Poll, of which
   size_t completed_ = 0;                     // so many are

@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <mutex>
 
 #include "io/beneath.h"
+#include "io/mutex.h"
 #include "io/open_disk.h"
 #include "io/transfer.h"
 
@@ -398,7 +398,7 @@ class PosixFileSystem final : public FileSystem {
 
   Result<std::shared_ptr<const void>> HoldRoot() override {
     if (root_.empty()) return std::shared_ptr<const void>();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     std::shared_ptr<const Descriptor> held = held_.lock();
     if (held == nullptr) {
       held = std::make_shared<const Descriptor>(OpenDirectoryBeneath(root_.c_str(), ""));
@@ -476,13 +476,13 @@ class PosixFileSystem final : public FileSystem {
   }
 
   std::shared_ptr<const Descriptor> Held() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     return held_.lock();
   }
 
-  mutable std::mutex mutex_;
-  std::weak_ptr<const Descriptor> held_;  // guarded by mutex_
-  std::string root_;                      // "": none
+  mutable Mutex mutex_;
+  std::weak_ptr<const Descriptor> held_ STEPWELL_GUARDED_BY(mutex_);
+  std::string root_;  // "": none
   FileModes modes_ = FileModes::kUmask;
 };
 

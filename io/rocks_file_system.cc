@@ -6,10 +6,11 @@
 
 #include <exception>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "io/mutex.h"
 
 namespace stepwell::io {
 
@@ -89,20 +90,20 @@ class RocksChanges {
 
   std::optional<uint64_t> GhostSize(const std::string& name) const {
     if (!frozen()) return std::nullopt;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     const auto found = ghosts_.find(name);
     return found == ghosts_.end() ? std::nullopt : std::optional(found->second);
   }
   void SetGhost(const std::string& name, uint64_t size_bytes) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     ghosts_[name] = size_bytes;
   }
   void ForgetGhost(const std::string& name) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     ghosts_.erase(name);
   }
   void RenameGhost(const std::string& from, const std::string& to) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(&mutex_);
     auto ghost = ghosts_.extract(from);
     if (!ghost) return;
     ghosts_.erase(to);
@@ -114,8 +115,8 @@ class RocksChanges {
   const std::shared_ptr<Freeze> freeze_;
   // Made ahead, when there is memory.
   const Status out_of_memory_{StatusCode::kUnknown, "out of memory in a change to the index"};
-  mutable std::mutex mutex_;
-  std::map<std::string, uint64_t> ghosts_;  // name to size; guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::string, uint64_t> ghosts_ STEPWELL_GUARDED_BY(mutex_);  // name to size
 };
 
 IOStatus ReadInto(File* file, uint64_t offset, size_t size, rocksdb::Slice* result, char* scratch) {

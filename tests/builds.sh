@@ -21,5 +21,6 @@ stepwell_configure_checked() {
 
 stepwell_configure_release() {
   stepwell_configure build/check-python -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release \
+    -DSTEPWELL_DCHECKS=ON \
     -DSTEPWELL_TESTS=ON -DSTEPWELL_CLI=ON -DSTEPWELL_PYTHON=ON -DSTEPWELL_BENCH=ON
 }

@@ -98,7 +98,7 @@ Result<const format::LeafRecord*> FindArray(const LeafTable& table, const Path& 
 
 Result<std::shared_ptr<const LeafTable>> Step::Impl::Table() {
   STEPWELL_RETURN_IF_ERROR(core->Check());
-  const std::lock_guard lock(mutex);
+  const io::MutexLock lock(&mutex);
   if (table == nullptr) {
     STEPWELL_ASSIGN_OR_RETURN(auto records, reader->Leaves(""));
     STEPWELL_ASSIGN_OR_RETURN(LeafTable made, LeafTable::Make(reader->step(), std::move(records)));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "api/cpp/core.h"
 #include "api/cpp/leaf_info.h"
 #include "api/cpp/leaf_table.h"
+#include "io/mutex.h"
 
 namespace stepwell {
 
@@ -38,8 +38,9 @@ struct [[gnu::visibility("hidden")]] Step::Impl {
   const std::shared_ptr<Store::Core> core;  // before the reader, which uses it to its end
   std::shared_ptr<db::StepReader> reader;
   const StepInfo info;
-  std::mutex mutex;
-  std::shared_ptr<const LeafTable> table;  // guarded by mutex; null until it is asked for
+  io::Mutex mutex;
+  // Null until it is asked for.
+  std::shared_ptr<const LeafTable> table STEPWELL_GUARDED_BY(mutex);
 };
 
 }  // namespace stepwell

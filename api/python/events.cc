@@ -44,7 +44,7 @@ void EventQueue::InstallForkHandler() {
 void EventQueue::Drop(PyObject* object) {
   bool was_empty;
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     was_empty = EmptyLocked();
     events_.drops.push_back(object);
   }
@@ -55,7 +55,7 @@ void EventQueue::Log(LogLevel level, std::string_view text) {
   if (static_cast<int>(level) < level_.load(std::memory_order_relaxed)) return;
   bool was_empty;
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     was_empty = EmptyLocked();
     events_.logs.push_back({level, std::string(text)});
   }
@@ -65,7 +65,7 @@ void EventQueue::Log(LogLevel level, std::string_view text) {
 void EventQueue::Complete(uint64_t token) {
   bool was_empty;
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     was_empty = EmptyLocked();
     events_.completions.push_back(token);
   }
@@ -73,24 +73,25 @@ void EventQueue::Complete(uint64_t token) {
 }
 
 void EventQueue::Notify(bool was_empty) {
-  if (was_empty) changed_.notify_one();
+  if (was_empty) changed_.NotifyOne();
 }
 
 void EventQueue::Wake() {
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     woken_ = true;
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 EventQueue::Events EventQueue::Take(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, timeout, [this] { return woken_ || !EmptyLocked(); });
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  const io::MutexLock lock(&mutex_);
+  while (!woken_ && EmptyLocked() && changed_.WaitUntil(&mutex_, end)) {
+  }
   if (!woken_ && !EmptyLocked() && events_.completions.empty()) {
-    lock.unlock();
+    const io::MutexUnlock unlocked(&mutex_);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.lock();
   }
   woken_ = false;
   return std::exchange(events_, Events{});

@@ -8,16 +8,15 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/log.h"
+#include "io/mutex.h"
 
 namespace stepwell::python {
 
@@ -54,15 +53,15 @@ class EventQueue {
 
  private:
   void Notify(bool was_empty);
-  bool EmptyLocked() const {
+  bool EmptyLocked() const STEPWELL_REQUIRES(mutex_) {
     return events_.drops.empty() && events_.logs.empty() && events_.completions.empty();
   }
 
   std::atomic<int> level_{0};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Events events_;       // guarded by mutex_
-  bool woken_ = false;  // guarded by mutex_
+  io::Mutex mutex_;
+  io::CondVar changed_;
+  Events events_ STEPWELL_GUARDED_BY(mutex_);
+  bool woken_ STEPWELL_GUARDED_BY(mutex_) = false;
 };
 
 // A reference that the engine may drop on any thread. Takes over one reference to `object`.

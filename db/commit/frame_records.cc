@@ -103,6 +103,18 @@ void SumItems(format::StepRecord* step) {
   }
 }
 
+bool HoldsAll(const std::map<uint64_t, format::SegmentExtent>& extents,
+              std::span<const LeafRecord> records) {
+  for (const LeafRecord& record : records) {
+    for (const auto& chunk : record.chunks) {
+      const auto it = extents.find(chunk.segment);
+      if (it == extents.end()) return false;
+      if (chunk.offset_bytes + chunk.stored_bytes > it->second.end_bytes) return false;
+    }
+  }
+  return true;
+}
+
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
                                                     size_t block_bytes) {
   std::map<uint64_t, format::SegmentExtent> extents;

@@ -27,6 +27,10 @@ void Count(const format::LeafRecord& record, format::ItemRecord* item, format::S
 // Then the items to what the step holds.
 void SumItems(format::StepRecord* step);
 
+// Returns true if every chunk lies within the extent of its segment.
+bool HoldsAll(const std::map<uint64_t, format::SegmentExtent>& extents,
+              std::span<const format::LeafRecord> records);
+
 // Computes the extent of these leaves' chunks in each segment.
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<format::LeafRecord>& records,
                                                     size_t block_bytes);

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "db/commit/engine.h"
+#include "db/commit/engine_options.h"
 #include "db/layout.h"
 #include "db/log/pins.h"
 #include "db/log/segment_files.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -297,6 +298,8 @@ Status Reclaimer::Punch(const ReclaimRequest& request, uint64_t id,
   STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo before, (*file)->Info());
   if (before.link_count != 1 || WasShown(before)) return OkStatus();
   for (const ByteRange& hole : holes) {
+    STEPWELL_DCHECK(hole.begin < hole.end && hole.end <= before.size_bytes,
+                    "a hole is not in its segment");
     if (stop_->load()) break;
     STEPWELL_RETURN_IF_ERROR((*file)->PunchHole(hole.begin, hole.end - hole.begin));
   }
@@ -317,6 +320,9 @@ std::vector<ByteRange> HolesBetween(const std::vector<ByteRange>& needed, uint64
     if (begin < end) holes.push_back({begin, end});
   };
   for (const ByteRange& range : needed) {
+    STEPWELL_DCHECK(range.begin <= range.end, "what is needed ends before it begins");
+    STEPWELL_DCHECK(&range == needed.data() || (&range - 1)->end <= range.begin,
+                    "what is needed is not in order");
     if (range.begin > at) add(std::min(range.begin, size_bytes));
     at = std::max(at, range.end);
   }

@@ -2,13 +2,12 @@
 #include "db/commit/reclaim_scheduler.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "db/commit/ballast.h"
 #include "db/commit/engine.h"
 #include "io/guard.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -39,8 +38,8 @@ void ReclaimScheduler::Begin(const format::Id128& store_id) {
   Schedule(/*again_left=*/true);
 }
 
-void ReclaimScheduler::NoteDead(const std::vector<format::SegmentExtent>& extents) {
-  const uint64_t newest = engine_->newest_segment();
+void ReclaimScheduler::AddSuspects(const std::vector<format::SegmentExtent>& extents) {
+  const uint64_t newest = engine_->log().newest_segment();
   for (const auto& extent : extents) {
     suspects_.insert(extent.segment);
     if (newest != 0) first_death_.try_emplace(extent.segment, newest);
@@ -48,22 +47,28 @@ void ReclaimScheduler::NoteDead(const std::vector<format::SegmentExtent>& extent
 }
 
 bool ReclaimScheduler::IsSettled(uint64_t segment) {
-  const uint64_t newest = engine_->newest_segment();
+  const uint64_t newest = engine_->log().newest_segment();
   const uint64_t noticed = first_death_.try_emplace(segment, newest).first->second;
   return newest >= noticed + kSettleSegments ||
-         (segment < engine_->first_segment() && newest >= segment + kSettleAge);
+         (segment < engine_->log().first_segment() && newest >= segment + kSettleAge);
 }
 
 void ReclaimScheduler::PinReleased() {
   if (!left_.empty()) Schedule(/*again_left=*/true);
 }
 
+void ReclaimScheduler::TakeSuspects() {
+  if (engine_->log().TakeSuspects(&suspects_)) guard_moved_ = true;
+}
+
 void ReclaimScheduler::AfterCommit() {
+  TakeSuspects();
   if (guard_moved_ || !left_.empty()) Schedule(/*again_left=*/false);
 }
 
 void ReclaimScheduler::Schedule(bool again_left) {
   if (!engine_->MayErase().ok()) return;
+  TakeSuspects();
   if (pass_running_ || !evacuator_.idle()) {
     pass_again_ = true;  // what is under way may have looked already
     return;
@@ -88,15 +93,16 @@ void ReclaimScheduler::GrowBallast() {
 }
 
 void ReclaimScheduler::StartPass(bool thorough) {
-  const uint64_t guard = engine_->GuardSegment();
-  ReclaimRequest request = engine_->NewReclaimRequest();
+  TakeSuspects();
+  const uint64_t guard = engine_->log().GuardSegment();
+  ReclaimRequest request = engine_->log().NewReclaimRequest();
   const std::set<uint64_t> busy = engine_->BusySegments();
   const auto add = [&](uint64_t id) {
     if (busy.contains(id)) return;
     request.segments.insert(id);
     if (thorough || IsSettled(id)) request.settled.insert(id);
   };
-  const auto& all = engine_->segments();
+  const auto& all = engine_->log().segments();
   if (thorough) {
     for (auto it = all.begin(); it != all.lower_bound(guard); ++it) add(it->first);
   } else {
@@ -106,6 +112,7 @@ void ReclaimScheduler::StartPass(bool thorough) {
   }
   if (request.segments.empty() && request.unwanted_spares.empty() && !thorough) return;
   for (const uint64_t id : request.segments) {
+    STEPWELL_DCHECK(id < guard && !busy.contains(id), "reclaim takes a segment that is needed");
     suspects_.erase(id);
     left_.erase(id);
   }
@@ -147,17 +154,17 @@ void ReclaimScheduler::PassDone(ReclaimResult result) {
     Finish(result.status);
   }
   for (const uint64_t id : result.gone) {
-    engine_->SegmentGone(id);
+    engine_->log().SegmentGone(id);
     first_death_.erase(id);
     evacuator_.SegmentGone(id);
   }
   for (const uint64_t id : result.foreign) {
-    engine_->SegmentGone(id);
+    engine_->log().SegmentGone(id);
     Log(options_->log, LogLevel::kWarning,
         StrCat(options_->files->PathOf(id), " is not of this store; it is left alone"));
   }
   options_->instruments->segments_recycled += result.spares.size();
-  for (auto& spare : result.spares) engine_->AddSpare(std::move(spare));
+  for (auto& spare : result.spares) engine_->log().AddSpare(std::move(spare));
   left_.merge(result.later);
   options_->instruments->bytes_punched += result.bytes_punched;
   options_->instruments->segments_removed += result.segments_removed;
@@ -173,7 +180,7 @@ void ReclaimScheduler::MoveEnded(const Status& status, const std::set<uint64_t>&
     progress_ = true;
   } else {
     suspects_.insert(segments.begin(), segments.end());
-    engine_->NoteFailedWrites();
+    engine_->log().NoteFailedWrites();
   }
 }
 
@@ -191,7 +198,8 @@ void ReclaimScheduler::Continue() {
   ++rounds_;
   // Dead bytes in the newest segments can go only behind two newer catalogs. Frames, too, are more
   // than payloads: nothing is gained where nothing died.
-  const uint64_t guard = engine_->GuardSegment();
+  TakeSuspects();
+  const uint64_t guard = engine_->log().GuardSegment();
   if (suspects_.lower_bound(guard) != suspects_.end()) {
     if (Status status = engine_->RollSegments(guard); !status.ok()) return Finish(status);
   }
@@ -224,255 +232,6 @@ void ReclaimScheduler::EndWaiters(const Status& status) {
 void ReclaimScheduler::Stop() {
   stop_ = true;
   evacuator_.Stop();
-}
-
-// One step on its way out of `from_`.
-struct Evacuator::Move {
-  struct Chunk {
-    size_t leaf = 0;   // in *records
-    size_t chunk = 0;  // in its chunks
-  };
-  uint64_t step = 0;
-  uint64_t commit = 0;
-  std::shared_ptr<const LiveStep> live;
-  format::StepRecord record;
-  std::shared_ptr<std::vector<format::LeafRecord>> records;
-  std::vector<Chunk> chunks;  // to be moved, by their old places
-  size_t next = 0;
-  uint64_t bytes = 0;
-  // The block that was read last: chunks [block_begin, next), at these offsets in the buffer.
-  size_t block_begin = 0;
-  std::vector<uint64_t> offsets;
-  uint64_t block_bytes = 0;
-  io::AlignedBuffer buffer;
-};
-
-struct Evacuator::Write final : SegmentWrite {
-  Evacuator* evacuator = nullptr;
-  std::shared_ptr<Move> move;
-  void OnComplete() override { evacuator->Written(this); }
-};
-
-void Evacuator::Start(ReclaimResult* result) {
-  if (engine_->closing() || options_->freeze->frozen()) return;
-  std::erase_if(result->evacuate,
-                [&](uint64_t id) { return unmovable_.contains(id) || moved_into_.contains(id); });
-  if (result->evacuate.empty()) return;
-  from_ = std::move(result->evacuate);
-  for (const auto& [step, commit] : result->steps_to_move) {
-    auto move = std::make_shared<Move>();
-    move->step = step;
-    move->commit = commit;
-    moves_.push_back(std::move(move));
-  }
-  Next();
-}
-
-void Evacuator::Next() {
-  while (!moves_.empty()) {
-    Move* first = moves_.front().get();
-    first->live = options_->live->Find(first->step);
-    if (!engine_->closing() && first->live != nullptr &&
-        first->live->record.commit == first->commit)
-      break;
-    moves_.pop_front();  // deleted or changed meanwhile
-  }
-  if (moves_.empty()) {
-    from_.clear();
-    scheduler_->Continue();
-    return;
-  }
-  ReadThenWrite(moves_.front(), /*first=*/true);
-}
-
-void Evacuator::ReadThenWrite(const std::shared_ptr<Move>& move, bool first) {
-  options_->environment.reclaim_worker->Run([this, move, first] {
-    const Status status = io::Guarded(
-        "move a step", [&] { return first ? Load(move.get()) : ReadBlock(move.get()); });
-    engine_->Post([this, move, status] {
-      if (!status.ok()) {
-        End(move, status);
-      } else {
-        WriteBlock(move);
-      }
-    });
-  });
-}
-
-// On the reclaim worker: what the step is, and the first block of it. Only this worker erases, so
-// nothing that was live when it is read goes away.
-Status Evacuator::Load(Move* move) {
-  STEPWELL_ASSIGN_OR_RETURN(
-      auto leaves, ReadStepRecords(*options_->files, move->live->place, "", &move->record));
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    for (size_t k = 0; k < leaves[i].chunks.size(); ++k) {
-      if (from_.contains(leaves[i].chunks[k].segment)) move->chunks.push_back({i, k});
-    }
-  }
-  std::sort(move->chunks.begin(), move->chunks.end(), [&](const auto& a, const auto& b) {
-    const auto& first = leaves[a.leaf].chunks[a.chunk];
-    const auto& second = leaves[b.leaf].chunks[b.chunk];
-    return std::pair(first.segment, first.offset_bytes) <
-           std::pair(second.segment, second.offset_bytes);
-  });
-  move->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
-  return ReadBlock(move);
-}
-
-// On the reclaim worker: the next chunks, as they are, checked; a damaged one ends the move.
-Status Evacuator::ReadBlock(Move* move) {
-  move->block_begin = move->next;
-  move->offsets.clear();
-  move->block_bytes = 0;
-  if (move->next == move->chunks.size()) return OkStatus();
-  uint64_t used = 0;
-  while (move->next < move->chunks.size()) {
-    const Move::Chunk& which = move->chunks[move->next];
-    const format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
-    const uint64_t offset = AlignUp(used, PayloadAlignment(chunk.stored_bytes));
-    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, engine_->block_bytes());
-    if (used > 0 && wanted > kBlockBytes) break;
-    if (wanted > move->buffer.size()) {
-      // The first one, or a chunk that is larger than this version writes.
-      if (chunk.stored_bytes > format::kPayloadLogicalMax + kBlockBytes) {
-        return DataLossError("a chunk's record has an impossible size");
-      }
-      move->buffer = io::AlignedBuffer(std::max<uint64_t>(wanted, kBlockBytes));
-      if (!move->buffer) return ResourceExhaustedError("no memory to move chunks");
-    }
-    STEPWELL_ASSIGN_OR_RETURN(const auto file, options_->files->Get(chunk.segment));
-    STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
-                              ReadRange(*file, chunk.offset_bytes, chunk.stored_bytes));
-    if (Status status = format::CheckPayload(AsBytes(payload), chunk.crc); !status.ok()) {
-      return status.WithContext(StrCat(file->path(), ": offset ", chunk.offset_bytes));
-    }
-    std::memset(move->buffer.data() + used, 0, offset - used);
-    std::memcpy(move->buffer.data() + offset, payload.data(), payload.size());
-    move->offsets.push_back(offset);
-    used = offset + payload.size();
-    ++move->next;
-  }
-  move->block_bytes = AlignUp(used, engine_->block_bytes());
-  std::memset(move->buffer.data() + used, 0, move->block_bytes - used);
-  Limit(move->block_bytes);
-  const std::lock_guard lock(stop_mutex_);
-  if (stop_) return AbortedError("the store is being closed");
-  return OkStatus();
-}
-
-// Sleeps as long as so many bytes take at the rate that was asked for.
-void Evacuator::Limit(uint64_t bytes) {
-  if (options_->environment.inline_mode || options_->reclaim_bytes_per_second == 0) return;
-  const double seconds =
-      static_cast<double>(bytes) / static_cast<double>(options_->reclaim_bytes_per_second);
-  std::unique_lock lock(stop_mutex_);
-  stopped_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop_; });
-}
-
-void Evacuator::WriteBlock(const std::shared_ptr<Move>& move) {
-  if (move->block_bytes == 0) {
-    Commit(move);
-    return;
-  }
-  auto placement = engine_->PlaceBlock(move->block_bytes, /*step_bytes=*/0);
-  if (engine_->closing() || options_->freeze->frozen() || !placement.ok()) {
-    End(move, placement.ok() ? AbortedError("the store is being closed") : placement.status());
-    return;
-  }
-  into_.insert(placement->segment->id);
-  auto write = std::make_unique<Write>();
-  write->evacuator = this;
-  write->move = move;
-  write->BeginWrite(*placement, move->buffer.bytes().first(move->block_bytes));
-  options_->disk->Submit(write.get());
-  (void)write.release();
-}
-
-void Evacuator::Written(Write* raw) {
-  const std::unique_ptr<Write> write(raw);
-  if (engine_->panicked()) return;
-  const std::shared_ptr<Move> move = write->move;
-  write->EndWrite();
-  if (!write->status.ok()) {
-    if (write->status.code() != StatusCode::kResourceExhausted) {
-      options_->freeze->Trip(write->status);
-    }
-    End(move, write->status);
-    return;
-  }
-  engine_->NoteWritten(write->vector.iov_len);
-  for (size_t i = 0; i < move->offsets.size(); ++i) {
-    const Move::Chunk& which = move->chunks[move->block_begin + i];
-    format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
-    chunk.segment = write->segment->id;
-    chunk.offset_bytes = write->offset_bytes + move->offsets[i];
-    move->bytes += chunk.stored_bytes;
-  }
-  ReadThenWrite(move, /*first=*/false);
-}
-
-// Every chunk is written: the step is committed again. Should it have been changed or deleted
-// meanwhile, this fails and the copies are dead.
-void Evacuator::Commit(const std::shared_ptr<Move>& move) {
-  auto job = std::make_shared<SaveJob>();
-  job->kind = SaveJob::Kind::kRewrite;
-  job->step = move->step;
-  job->rewritten = move->live;
-  job->is_move = true;
-  job->record = std::move(move->record);
-  job->records = move->records;
-  job->state = std::make_shared<SaveHandle::State>(move->step, options_->environment.callbacks,
-                                                   std::function<void()>());
-  job->state->on_finish = [this, move, raw = job->state.get()](const auto& mark) {
-    if (!mark() || engine_->panicked()) return;
-    engine_->Post([this, move, status = raw->status] { End(move, status); });
-  };
-  engine_->CommitNext(std::move(job));
-}
-
-void Evacuator::End(const std::shared_ptr<Move>& move, const Status& status) {
-  scheduler_->MoveEnded(status, into_);
-  if (status.ok()) {
-    options_->instruments->bytes_moved += move->bytes;
-  } else if (status.code() != StatusCode::kAborted) {
-    // Not again and again: until reclaim is asked for, or the next open.
-    unmovable_.insert(from_.begin(), from_.end());
-    Log(options_->log, LogLevel::kWarning,
-        StrCat(options_->store_path, ": step ", move->step,
-               " was not moved to give space back: ", status.message()));
-  }
-  into_.clear();
-  moves_.pop_front();
-  Next();
-}
-
-// What a move wrote is not moved again until something else dies there: where segments are hardly
-// larger than steps it would look half empty again, and moves would follow each other for ever.
-void Evacuator::NoteMoved(uint64_t frame_segment, const std::vector<format::SegmentExtent>& before,
-                          const std::vector<format::SegmentExtent>& after) {
-  moved_into_.insert(frame_segment);
-  std::set<uint64_t> old;
-  for (const auto& extent : before) old.insert(extent.segment);
-  for (const auto& extent : after) {
-    if (!old.contains(extent.segment)) moved_into_.insert(extent.segment);
-  }
-}
-
-void Evacuator::NoteDead(const std::vector<format::SegmentExtent>& extents) {
-  for (const auto& extent : extents) moved_into_.erase(extent.segment);
-}
-
-void Evacuator::SegmentGone(uint64_t segment) {
-  unmovable_.erase(segment);
-  moved_into_.erase(segment);
-}
-
-void Evacuator::Stop() {
-  {
-    const std::lock_guard lock(stop_mutex_);
-    stop_ = true;
-  }
-  stopped_.notify_all();
 }
 
 }  // namespace stepwell::db

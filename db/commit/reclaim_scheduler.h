@@ -4,16 +4,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "db/commit/evacuator.h"
 #include "db/commit/reclaim.h"
 #include "db/log/live_steps.h"
 #include "format/records.h"
@@ -25,62 +24,6 @@ class Engine;
 class ReclaimScheduler;
 struct EngineOptions;
 
-// Evacuation (DESIGN.md, "Reclaim"): live chunks are copied out of segments of which little is
-// left, then each step concerned is committed again with their new places; the old segments die by
-// the ordinary rules. One step at a time, one block at a time: read and checked on the reclaim
-// worker, written by the engine like any other block.
-//
-// Part of the scheduler, which outlives it. On the engine thread where nothing else is said.
-class Evacuator {
- public:
-  Evacuator(Engine* engine, ReclaimScheduler* scheduler, const EngineOptions* options)
-      : engine_(engine), scheduler_(scheduler), options_(options) {}
-
-  // Moves the steps that a pass names. The scheduler goes on when they are done.
-  void Start(ReclaimResult* result);
-  bool idle() const { return moves_.empty(); }
-  // Where the step that is being moved has been written to.
-  const std::set<uint64_t>& segments_in_use() const { return into_; }
-
-  // A moved step is committed: `before` are its segments of before.
-  void NoteMoved(uint64_t frame_segment, const std::vector<format::SegmentExtent>& before,
-                 const std::vector<format::SegmentExtent>& after);
-  // Something died there, not by a move.
-  void NoteDead(const std::vector<format::SegmentExtent>& extents);
-  void SegmentGone(uint64_t segment);
-  // What failed before is tried again.
-  void TryAllAgain() { unmovable_.clear(); }
-
-  // Any thread: moves end at the next block.
-  void Stop();
-
- private:
-  struct Move;
-  struct Write;
-
-  void Next();
-  void ReadThenWrite(const std::shared_ptr<Move>& move, bool first);
-  Status Load(Move* move);
-  Status ReadBlock(Move* move);
-  void Limit(uint64_t bytes);
-  void WriteBlock(const std::shared_ptr<Move>& move);
-  void Written(Write* write);
-  void Commit(const std::shared_ptr<Move>& move);
-  void End(const std::shared_ptr<Move>& move, const Status& status);
-
-  Engine* const engine_;
-  ReclaimScheduler* const scheduler_;
-  const EngineOptions* const options_;
-  std::deque<std::shared_ptr<Move>> moves_;  // the first is under way
-  std::set<uint64_t> from_;
-  std::set<uint64_t> into_;        // where the first has written to
-  std::set<uint64_t> unmovable_;   // moving out of them failed
-  std::set<uint64_t> moved_into_;  // since when nothing died there but by moves
-  std::mutex stop_mutex_;
-  std::condition_variable stopped_;  // with stop_mutex_
-  bool stop_ = false;                // guarded by stop_mutex_
-};
-
 // Owned by the engine, which outlives it. On the engine thread where nothing else is said.
 class ReclaimScheduler {
  public:
@@ -88,11 +31,8 @@ class ReclaimScheduler {
 
   // The engine has started: passes may begin.
   void Begin(const format::Id128& store_id);
-  // Something may be dead in this segment.
-  void Suspect(uint64_t segment) { suspects_.insert(segment); }
-  void NoteDead(const std::vector<format::SegmentExtent>& extents);
-  // Recovery needs less than before.
-  void GuardMoved() { guard_moved_ = true; }
+  // Something ended that lies there.
+  void AddSuspects(const std::vector<format::SegmentExtent>& extents);
   // A full disk may have room again.
   void RoomMayHaveCome() { space_asked_ = false; }
   // Cheap when nothing died: looks at suspects only. With `again_left`, at what earlier passes
@@ -122,6 +62,8 @@ class ReclaimScheduler {
   void Stop();
 
  private:
+  // Takes over what became needless in the log since the last call.
+  void TakeSuspects();
   bool IsSettled(uint64_t segment);
   void GrowBallast();
   void StartPass(bool thorough);
@@ -138,7 +80,7 @@ class ReclaimScheduler {
   std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
   bool pass_running_ = false;
   bool pass_again_ = false;
-  bool guard_moved_ = false;
+  bool guard_moved_ = false;  // recovery needs less than when the last pass began
   bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
   int64_t last_pass_ns_ = 0;
   std::vector<std::function<void(const Status&)>> waiters_;

@@ -76,6 +76,20 @@ struct SaveJob {
   size_t held_encoding = 0;  // blocks whose source memory is still being read
   std::map<uint64_t, format::SegmentExtent> extents;
 
+  // The first error counts, but for a write that was not done because another one had failed
+  // (kAborted): the error of that one says more, and may come later.
+  void Fail(const Status& status) {
+    const bool says_more =
+        error.code() == StatusCode::kAborted && status.code() != StatusCode::kAborted;
+    if (!error.ok() && !says_more) return;
+    error = status;
+    failed.store(true);
+  }
+  // The arrays' memory was read for the last time; the trainer may donate it again.
+  void ReleaseHolds() {
+    for (PlannedLeaf& leaf : leaves) leaf.input.hold.reset();
+  }
+  // Every block has been written or given up, or there are none.
   bool Ready() const {
     return kind != Kind::kSave ||
            (staging_done && held_planned && staged_arrived == staged_expected &&

@@ -125,35 +125,41 @@ void Reading::Work() {
     done_bytes_ += tasks_[number].length_bytes;
     if (status.ok()) continue;
     stop_ = true;
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (number < failed_task_) {
       failed_task_ = number;
       error_ = std::move(status);
     }
   }
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   --working_;
-  finished_.notify_all();
+  finished_.NotifyAll();
 }
 
 Status Reading::Execute() {
   if (tasks_.empty()) return OkStatus();
   const size_t threads = std::min(threads_, tasks_.size());
   STEPWELL_ASSIGN_OR_RETURN(const auto executor, io::MakeThreadPool(threads));
-  working_ = threads;
+  {
+    const io::MutexLock lock(&mutex_);
+    working_ = threads;
+  }
   for (size_t i = 0; i < threads; ++i) {
     executor->Run([this] { Work(); });
   }
   uint64_t total_bytes = 0;
   for (const Task& task : tasks_) total_bytes += task.length_bytes;
   bool cancelled = false;
-  std::unique_lock lock(mutex_);
-  while (!finished_.wait_for(lock, kAskInterval, [this] { return working_ == 0; })) {
-    lock.unlock();
+  const io::MutexLock lock(&mutex_);
+  for (;;) {
+    const auto ask_at = std::chrono::steady_clock::now() + kAskInterval;
+    while (working_ > 0 && finished_.WaitUntil(&mutex_, ask_at)) {
+    }
+    if (working_ == 0) break;
+    const io::MutexUnlock unlocked(&mutex_);
     if (options_.progress) options_.progress(done_bytes_, total_bytes);
     if (!cancelled && options_.keep_waiting) cancelled = !options_.keep_waiting();
     if (cancelled) stop_ = true;
-    lock.lock();
   }
   if (!error_.ok()) return error_;
   return cancelled ? CancelledError("the import was cancelled") : OkStatus();

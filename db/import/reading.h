@@ -4,17 +4,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "db/import/arrays.h"
 #include "io/buffer.h"
+#include "io/mutex.h"
 
 namespace stepwell::db::import {
 
@@ -80,7 +79,7 @@ class Reading {
   bool PlanKept(const WantedValue& value);
   bool PlanPlain(const WantedValue& value);
   Status Execute();
-  void Work();
+  void Work() STEPWELL_EXCLUDES(mutex_);
   Status RunTask(const Task& task, Scratch* scratch);
   Status RunPiece(const Task& task, Scratch* scratch);
   Status RunKept(const Task& task, Scratch* scratch);
@@ -104,11 +103,11 @@ class Reading {
   std::atomic<size_t> next_task_{0};
   std::atomic<uint64_t> done_bytes_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  size_t working_ = 0;  // guarded by mutex_, as all below
-  size_t failed_task_ = SIZE_MAX;
-  Status error_;
+  io::Mutex mutex_;
+  io::CondVar finished_;
+  size_t working_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  size_t failed_task_ STEPWELL_GUARDED_BY(mutex_) = SIZE_MAX;
+  Status error_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db::import

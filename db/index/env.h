@@ -15,11 +15,11 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "io/mutex.h"
 #include "io/result.h"
 
 namespace stepwell::db {
@@ -55,17 +55,17 @@ class SilentLogger final : public rocksdb::Logger {
 class ErrorKeeper final : public rocksdb::EventListener {
  public:
   void OnBackgroundError(rocksdb::BackgroundErrorReason, rocksdb::Status* status) override {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (first_.ok()) first_ = *status;
   }
   rocksdb::Status first() const {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     return first_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  rocksdb::Status first_;  // guarded by mutex_
+  mutable io::Mutex mutex_;
+  rocksdb::Status first_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 // Thread-safe.
@@ -84,14 +84,14 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
 
   void Schedule(void (*function)(void*), void* argument, Priority priority, void* tag,
                 void (*unscheduled)(void*)) override {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     jobs_.push_back({function, argument, priority, tag, unscheduled});
   }
 
   int UnSchedule(void* tag, Priority priority) override {
     std::vector<Job> dropped;
     {
-      std::lock_guard lock(mutex_);
+      const io::MutexLock lock(&mutex_);
       std::erase_if(jobs_, [&](const Job& job) {
         const bool is_its = job.tag == tag && job.priority == priority;
         if (is_its) dropped.push_back(job);
@@ -105,7 +105,7 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
   }
 
   unsigned int GetThreadPoolQueueLen(Priority priority) const override {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     const auto is_its = [&](const Job& job) { return job.priority == priority; };
     return static_cast<unsigned int>(std::count_if(jobs_.begin(), jobs_.end(), is_its));
   }
@@ -130,7 +130,7 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
   };
 
   bool Take(Job* job) {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (jobs_.empty()) return false;
     auto next = std::find_if(jobs_.begin(), jobs_.end(),
                              [](const Job& one) { return one.priority == HIGH; });
@@ -140,8 +140,8 @@ class JobQueueEnv final : public rocksdb::EnvWrapper {
     return true;
   }
 
-  mutable std::mutex mutex_;
-  std::deque<Job> jobs_;  // guarded by mutex_
+  mutable io::Mutex mutex_;
+  std::deque<Job> jobs_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

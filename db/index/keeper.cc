@@ -71,7 +71,7 @@ std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, Segm
 void IndexKeeper::Note(const LiveSteps::Change& change) {
   if (options_.environment.without_index) return;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (state_ == State::kGone) return;
     for (const auto& killed : change.killed) pending_[killed->record.step] = nullptr;
     if (change.added != nullptr) {
@@ -83,17 +83,21 @@ void IndexKeeper::Note(const LiveSteps::Change& change) {
 }
 
 void IndexKeeper::Queue() {
-  std::unique_lock lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (queued_ || closing_ || state_ == State::kGone) return;
   queued_ = true;
-  // Under the mutex, hence before what Close queues; but in the simulation it runs here and now.
-  if (options_.environment.inline_mode) lock.unlock();
-  options_.environment.index_worker->Run([this] { CatchUp(); });
+  const auto catch_up = [this] { CatchUp(); };
+  if (options_.environment.inline_mode) {  // then it runs here and now
+    const io::MutexUnlock unlocked(&mutex_);
+    options_.environment.index_worker->Run(catch_up);
+  } else {  // under the mutex, hence before what Close queues
+    options_.environment.index_worker->Run(catch_up);
+  }
 }
 
 void IndexKeeper::CatchUp() {
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     queued_ = false;
   }
   const int64_t start_ns = options_.instruments->Now();
@@ -114,14 +118,14 @@ Status IndexKeeper::ApplyPending(const std::shared_ptr<Index>& index) {
   if (index == nullptr) return OkStatus();
   bool compared = false;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     compared = std::exchange(compared_, true);
   }
   if (!compared) STEPWELL_RETURN_IF_ERROR(FindDifferences(index.get()));
   for (bool more = true; more;) {
     std::vector<std::pair<uint64_t, std::shared_ptr<const StepTexts>>> changed;
     {
-      const std::lock_guard lock(mutex_);
+      const io::MutexLock lock(&mutex_);
       if (index_ != index) return OkStatus();  // damaged, a reader found
       while (!pending_.empty() && changed.size() < kBatchRows) {
         changed.emplace_back(*pending_.begin());
@@ -168,7 +172,7 @@ Status IndexKeeper::FindDifferences(Index* index) {
     return true;
   }));
   for (; next != live.end(); ++next) different.push_back((*next)->record.step);
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   for (const uint64_t step : different) pending_.emplace(step, nullptr);
   return OkStatus();
 }
@@ -185,14 +189,14 @@ Index::Options IndexKeeper::IndexOptions() const {
 }
 
 std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
-  std::unique_lock open_lock(open_mutex_, std::defer_lock);
   if (wait) {
-    open_lock.lock();
-  } else if (!open_lock.try_lock()) {
+    open_mutex_.Lock();
+  } else if (!open_mutex_.TryLock()) {
     return nullptr;
   }
+  const io::MutexLock opening(&open_mutex_, std::adopt_lock);
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (state_ != State::kUnused) return index_;
   }
   std::shared_ptr<Index> index;
@@ -201,7 +205,7 @@ std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
     DropIndex(status);
     return nullptr;
   }
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (closing_ || state_ != State::kUnused) return nullptr;
   state_ = State::kReady;
   compared_ = false;
@@ -211,7 +215,7 @@ std::shared_ptr<Index> IndexKeeper::Opened(bool wait) {
 Status IndexKeeper::OpenNow(std::shared_ptr<Index>* opened) {
   Status damage;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     damage = damage_;
   }
   auto index = damage.ok() ? Index::Open(IndexOptions()) : damage;
@@ -233,7 +237,7 @@ void IndexKeeper::DropIndex(const Status& why) {
   Log(options_.log, LogLevel::kWarning,
       StrCat(options_.store_path,
              ": going on without an index (the log answers): ", why.message()));
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   index_.reset();
   state_ = State::kGone;
   pending_.clear();
@@ -244,7 +248,7 @@ void IndexKeeper::DropIndex(const Status& why) {
 void IndexKeeper::MakeAnew(const Index* index, const Status& why) {
   bool again = false;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     // A reader may outlive the store, whose index worker it must not give work any more.
     if (closing_ || state_ != State::kReady || index_.get() != index) return;
     again = !damage_.ok();
@@ -266,7 +270,7 @@ std::vector<StepTexts> IndexKeeper::Texts(const LiveSteps::List& steps) {
   if (by_index) {
     bool closing = false;
     {
-      const std::lock_guard lock(mutex_);
+      const io::MutexLock lock(&mutex_);
       closing = closing_;
     }
     if (!closing) index = Opened(/*wait=*/false);
@@ -279,13 +283,13 @@ std::vector<StepTexts> IndexKeeper::Texts(const LiveSteps::List& steps) {
 }
 
 void IndexKeeper::BeginClose() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   closing_ = true;
 }
 
 void IndexKeeper::Close() {
   const std::shared_ptr<Index> index = [this] {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     return index_;
   }();
   if (index != nullptr) {
@@ -298,14 +302,14 @@ void IndexKeeper::Close() {
 }
 
 void IndexKeeper::GiveBack() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   index_.reset();
   state_ = State::kGone;
   pending_.clear();
 }
 
 std::string IndexKeeper::Describe() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (options_.environment.without_index || state_ == State::kGone) return "log";
   if (state_ == State::kUnused) return "not opened";
   return pending_.empty() && compared_ && !queued_

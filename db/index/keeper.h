@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "db/log/segment_files.h"
 #include "db/stats/instruments.h"
 #include "db/store.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -60,28 +60,32 @@ class IndexKeeper {
   };
 
   Index::Options IndexOptions() const;
-  void Queue();
-  void CatchUp();
+  void Queue() STEPWELL_EXCLUDES(mutex_);
+  void CatchUp() STEPWELL_EXCLUDES(mutex_);
   Status ApplyPending(const std::shared_ptr<Index>& index);
-  Status FindDifferences(Index* index);
+  Status FindDifferences(Index* index) STEPWELL_EXCLUDES(mutex_);
   // Opens the index if need be; null: there is none, or another thread is opening it and this one
   // does not `wait`.
-  std::shared_ptr<Index> Opened(bool wait);
-  Status OpenNow(std::shared_ptr<Index>* opened);
-  void MakeAnew(const Index* index, const Status& why);
-  void DropIndex(const Status& why);
+  std::shared_ptr<Index> Opened(bool wait) STEPWELL_EXCLUDES(open_mutex_, mutex_);
+  Status OpenNow(std::shared_ptr<Index>* opened) STEPWELL_EXCLUDES(mutex_);
+  void MakeAnew(const Index* index, const Status& why) STEPWELL_EXCLUDES(mutex_);
+  void DropIndex(const Status& why) STEPWELL_EXCLUDES(mutex_);
 
   const Options options_;
-  std::mutex open_mutex_;  // held while the index is opened; taken before mutex_
-  mutable std::mutex mutex_;
-  State state_ = State::kUnused;  // guarded by mutex_, as all below
-  std::shared_ptr<Index> index_;  // null: serve from the log
-  bool compared_ = false;         // with what is live, since it was opened
-  bool queued_ = false;           // CatchUp is on the index worker's list
-  bool closing_ = false;
-  Status damage_;  // why the index was, or is to be, made anew in this session
+  // Held while the index is opened.
+  io::Mutex open_mutex_ STEPWELL_ACQUIRED_BEFORE(mutex_);
+  mutable io::Mutex mutex_;
+  State state_ STEPWELL_GUARDED_BY(mutex_) = State::kUnused;
+  std::shared_ptr<Index> index_ STEPWELL_GUARDED_BY(mutex_);  // null: serve from the log
+  // With what is live, since it was opened.
+  bool compared_ STEPWELL_GUARDED_BY(mutex_) = false;
+  // CatchUp is on the index worker's list.
+  bool queued_ STEPWELL_GUARDED_BY(mutex_) = false;
+  bool closing_ STEPWELL_GUARDED_BY(mutex_) = false;
+  // Why the index was, or is to be, made anew in this session.
+  Status damage_ STEPWELL_GUARDED_BY(mutex_);
   // Steps whose rows may differ from what is live, with their texts where these are at hand.
-  std::map<uint64_t, std::shared_ptr<const StepTexts>> pending_;
+  std::map<uint64_t, std::shared_ptr<const StepTexts>> pending_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

@@ -153,24 +153,24 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
 Result<std::shared_ptr<const Footprint>> FootprintCache::Get(
     uint64_t commit, const format::FramePlace& commit_place) {
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (const auto it = by_commit_.find(commit); it != by_commit_.end()) return it->second;
   }
   STEPWELL_ASSIGN_OR_RETURN(Footprint footprint, ReadFootprint(*files_, commit_place));
   auto shared = std::make_shared<const Footprint>(std::move(footprint));
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   by_commit_[commit] = shared;
   return shared;
 }
 
 void FootprintCache::ForgetCommits(const std::vector<uint64_t>& commits) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   for (const uint64_t commit : commits) by_commit_.erase(commit);
 }
 
 Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (const auto it = sealed_.find(segment); it != sealed_.end()) return it->second;
   }
   STEPWELL_ASSIGN_OR_RETURN(const SegmentEdges found, ReadSegmentEdges(*files_, segment));
@@ -184,14 +184,14 @@ Result<FootprintCache::Edges> FootprintCache::EdgesOf(uint64_t segment) {
   if (edges.sealed) edges.ranges.push_back({found.footer_offset_bytes, found.size_bytes});
   edges.ranges = Normalize(std::move(edges.ranges));
   if (edges.sealed) {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     sealed_[segment] = edges;
   }
   return edges;
 }
 
 void FootprintCache::Forget(uint64_t segment) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   sealed_.erase(segment);
 }
 

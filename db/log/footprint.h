@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "db/store.h"
 #include "format/records.h"
 #include "io/disk.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -67,9 +67,9 @@ class FootprintCache {
 
  private:
   SegmentFiles* const files_;
-  std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const Footprint>> by_commit_;  // guarded by mutex_
-  std::map<uint64_t, Edges> sealed_;                                // guarded by mutex_
+  io::Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const Footprint>> by_commit_ STEPWELL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Edges> sealed_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 struct SpaceQuery {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "db/log/step_records.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 
@@ -16,6 +17,14 @@ LiveSteps::List Listed(const Steps& steps) {
   list.reserve(steps.size());
   for (const auto& [number, live] : steps) list.push_back(live);
   return list;
+}
+
+// Readers share the old one.
+template <typename Edit>
+void EditStep(std::shared_ptr<const LiveStep>* live, Edit edit) {
+  auto edited = std::make_shared<LiveStep>(**live);
+  edit(edited.get());
+  *live = std::move(edited);
 }
 
 }  // namespace
@@ -40,7 +49,7 @@ int64_t AgeTimeOf(const format::StepRecord& step, const format::StepRecord& newe
 }
 
 void LiveSteps::Load(const LogState& state) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const LiveStep* newest = nullptr;
   for (const auto& [step, live] : state.live) {
     if (newest == nullptr || live.record.commit > newest->record.commit) newest = &live;
@@ -62,45 +71,45 @@ void LiveSteps::Load(const LogState& state) {
 }
 
 std::optional<uint64_t> LiveSteps::NewestStep() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return steps_.empty() ? std::nullopt : std::optional(steps_.rbegin()->first);
 }
 
 std::vector<uint64_t> LiveSteps::Numbers(size_t last) const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return LastNumbers(steps_, last);
 }
 
 LiveSteps::List LiveSteps::All() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return Listed(steps_);
 }
 
 LiveSteps::List LiveSteps::Undecided() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return Listed(undecided_);
 }
 
 LiveSteps::List LiveSteps::Needing() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   List all = Listed(steps_);
   for (const auto& [commit, live] : undecided_) all.push_back(live);
   return all;
 }
 
 size_t LiveSteps::CountNeeding() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return steps_.size() + undecided_.size();
 }
 
 std::shared_ptr<const LiveStep> LiveSteps::Find(uint64_t step) const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto it = steps_.find(step);
   return it == steps_.end() ? nullptr : it->second;
 }
 
 LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto it = steps_.find(step);
   if (it == steps_.end()) return {};
   pins_.insert(tip_);
@@ -108,30 +117,22 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
 }
 
 LiveSteps::Pinned LiveSteps::FindNewestAndPin() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (steps_.empty()) return {};
   pins_.insert(tip_);
   return {steps_.rbegin()->second, std::make_shared<Pin>(this, tip_)};
 }
 
 std::pair<LiveSteps::List, std::shared_ptr<LiveSteps::Pin>> LiveSteps::AllAndPin() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   pins_.insert(tip_);
   return {Listed(steps_), std::make_shared<Pin>(this, tip_)};
 }
 
 void LiveSteps::Unpin(uint64_t commit) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   pins_.erase(pins_.find(commit));
   if ((!dead_.empty() || !pinned_dead_.empty()) && on_release_) on_release_();
-}
-
-// Readers share the old one; guarded by mutex_.
-template <typename Edit>
-void LiveSteps::EditStep(std::shared_ptr<const LiveStep>* live, Edit edit) {
-  auto edited = std::make_shared<LiveStep>(**live);
-  edit(edited.get());
-  *live = std::move(edited);
 }
 
 // A step of this number replaces the one before.
@@ -152,6 +153,10 @@ void LiveSteps::Erase(uint64_t step) {
   Count(*live, /*added=*/false);
 }
 
+void LiveSteps::Bury(const LiveStep& live, uint64_t killer) {
+  dead_.push_back({live.record.commit, killer, live.record.extents, live.place});
+}
+
 // After what it names is gone, an entry without anything goes, too.
 void LiveSteps::Count(const LiveStep& live, bool added) {
   // Every step has at least its commit frame's extent.
@@ -169,12 +174,13 @@ void LiveSteps::Count(const LiveStep& live, bool added) {
 }
 
 void LiveSteps::Commit(const Change& change) {
-  const std::lock_guard lock(mutex_);
-  const auto bury = [&](const LiveStep& live) {
-    dead_.push_back({live.record.commit, change.commit, live.record.extents, live.place});
-  };
+  const io::MutexLock lock(&mutex_);
+  STEPWELL_DCHECK(change.commit > tip_, "a change was published before an earlier one");
   for (const auto& killed : change.killed) {
-    bury(*killed);
+    const auto it = steps_.find(killed->record.step);
+    STEPWELL_DCHECK(it != steps_.end() && it->second->record.commit == killed->record.commit,
+                    "a change ends a commit that does not live");
+    Bury(*killed, change.commit);
     Erase(killed->record.step);
   }
   if (change.prepared != nullptr) {
@@ -182,11 +188,16 @@ void LiveSteps::Commit(const Change& change) {
     Count(*change.prepared, /*added=*/true);
   }
   if (change.decided != nullptr) {
-    undecided_.erase(change.decided->record.commit);
+    const size_t erased = undecided_.erase(change.decided->record.commit);
+    STEPWELL_DCHECK(erased == 1, "a change decides what is not prepared");
     Count(*change.decided, /*added=*/false);
-    if (change.added == nullptr) bury(*change.decided);
+    if (change.added == nullptr) Bury(*change.decided, change.commit);
   }
-  if (change.added != nullptr) Insert(change.added);
+  if (change.added != nullptr) {
+    STEPWELL_DCHECK(!steps_.contains(change.added->record.step),
+                    "a change adds a step that lives already");
+    Insert(change.added);
+  }
   for (const auto& [step, pinned] : change.pins) {
     const auto it = steps_.find(step);
     if (it == steps_.end()) continue;
@@ -199,7 +210,7 @@ void LiveSteps::Commit(const Change& change) {
 
 void LiveSteps::SetMetrics(const format::StepRecord& step,
                            const std::optional<std::string>& metrics_json) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto set = [&](auto& steps, uint64_t key) {
     const auto it = steps.find(key);
     if (it == steps.end() || it->second->record.commit != step.commit) return;
@@ -257,7 +268,7 @@ void LiveSteps::SortDead(const ReaderPins& others, uint64_t published,
 
 LiveSteps::Use LiveSteps::UseOf(const std::set<uint64_t>& segments, const ReaderPins& others,
                                 uint64_t published) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   Use use;
   use.known = placeless_ == 0;
   if (!others.unknown) SortDead(others, published, &use.forgotten);
@@ -288,7 +299,7 @@ LiveSteps::Use LiveSteps::UseOf(const std::set<uint64_t>& segments, const Reader
 }
 
 uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   uint64_t bytes = 0;
   for (auto it = residents_.lower_bound(first); it != residents_.end(); ++it) {
     bytes += it->second.stored_bytes;
@@ -297,12 +308,12 @@ uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
 }
 
 void LiveSteps::OnRelease(std::function<void()> callback) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   on_release_ = std::move(callback);
 }
 
 void LiveSteps::OnCommit(const void* owner, std::function<void()> callback) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (callback) {
     on_commit_[owner] = std::move(callback);
   } else {
@@ -311,12 +322,12 @@ void LiveSteps::OnCommit(const void* owner, std::function<void()> callback) {
 }
 
 std::vector<format::LossRecord> LiveSteps::Losses() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return losses_;
 }
 
 uint64_t LiveSteps::tip() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return tip_;
 }
 

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "db/log/recovery.h"
 #include "db/store.h"
 #include "format/records.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -130,14 +130,15 @@ class LiveSteps {
   std::vector<format::LossRecord> Losses() const;
 
  private:
-  template <typename Edit>
-  void EditStep(std::shared_ptr<const LiveStep>* live, Edit edit);
-  void Unpin(uint64_t commit);
-  void Insert(const std::shared_ptr<const LiveStep>& live);
-  void Erase(uint64_t step);
-  void Count(const LiveStep& live, bool added);
-  void SortDead(const ReaderPins& others, uint64_t published, std::vector<uint64_t>* forgotten);
-  void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten);
+  void Unpin(uint64_t commit) STEPWELL_EXCLUDES(mutex_);
+  void Insert(const std::shared_ptr<const LiveStep>& live) STEPWELL_REQUIRES(mutex_);
+  void Erase(uint64_t step) STEPWELL_REQUIRES(mutex_);
+  void Bury(const LiveStep& live, uint64_t killer) STEPWELL_REQUIRES(mutex_);
+  void Count(const LiveStep& live, bool added) STEPWELL_REQUIRES(mutex_);
+  void SortDead(const ReaderPins& others, uint64_t published, std::vector<uint64_t>* forgotten)
+      STEPWELL_REQUIRES(mutex_);
+  void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten)
+      STEPWELL_REQUIRES(mutex_);
 
   // The commits that live in a segment.
   struct Residents {
@@ -146,20 +147,24 @@ class LiveSteps {
     std::set<uint64_t> pinned;  // keys of pinned_dead_
   };
 
-  mutable std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_;  // guarded by mutex_, as all below
-  std::map<uint64_t, std::shared_ptr<const LiveStep>> undecided_;  // by commit number
-  std::map<uint64_t, Residents> residents_;                        // by segment
-  uint64_t placeless_ = 0;                      // steps without extents: where they are is unknown
-  std::deque<DeadCommit> dead_;                 // by killer; not looked at since they died
-  std::map<uint64_t, DeadCommit> pinned_dead_;  // by commit number
-  uint64_t pinned_bytes_ = 0;                   // their payloads
-  std::vector<uint64_t> seen_pins_;             // when pinned_dead_ was made, ascending
-  std::multiset<uint64_t> pins_;
-  uint64_t tip_ = 0;
-  std::vector<format::LossRecord> losses_;
-  std::function<void()> on_release_;
-  std::map<const void*, std::function<void()>> on_commit_;
+  mutable io::Mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> steps_ STEPWELL_GUARDED_BY(mutex_);
+  // By commit number.
+  std::map<uint64_t, std::shared_ptr<const LiveStep>> undecided_ STEPWELL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Residents> residents_ STEPWELL_GUARDED_BY(mutex_);  // by segment
+  // Steps without extents: where they are is unknown.
+  uint64_t placeless_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  // By killer; not looked at since they died.
+  std::deque<DeadCommit> dead_ STEPWELL_GUARDED_BY(mutex_);
+  std::map<uint64_t, DeadCommit> pinned_dead_ STEPWELL_GUARDED_BY(mutex_);  // by commit number
+  uint64_t pinned_bytes_ STEPWELL_GUARDED_BY(mutex_) = 0;                   // their payloads
+  // When pinned_dead_ was made, ascending.
+  std::vector<uint64_t> seen_pins_ STEPWELL_GUARDED_BY(mutex_);
+  std::multiset<uint64_t> pins_ STEPWELL_GUARDED_BY(mutex_);
+  uint64_t tip_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  std::vector<format::LossRecord> losses_ STEPWELL_GUARDED_BY(mutex_);
+  std::function<void()> on_release_ STEPWELL_GUARDED_BY(mutex_);
+  std::map<const void*, std::function<void()>> on_commit_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

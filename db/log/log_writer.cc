@@ -7,6 +7,7 @@
 #include "db/layout.h"
 #include "db/log/segment_files.h"
 #include "io/buffer.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -156,6 +157,9 @@ Result<LogWriter::Placement> LogWriter::PlaceOnce(uint64_t length_bytes, uint64_
     STEPWELL_RETURN_IF_ERROR(status);
     segment->allocated_bytes = wanted;
   }
+  STEPWELL_DCHECK(end <= segment->allocated_bytes, "placed beyond what is reserved");
+  STEPWELL_DCHECK(segment->end_bytes % block_bytes_ == 0 && length_bytes % block_bytes_ == 0,
+                  "placed across blocks");
   Placement placement{segment, segment->end_bytes};
   segment->end_bytes = end;
   placed_bytes_ += length_bytes;
@@ -410,6 +414,8 @@ void LogWriter::PutCopies(const format::Id128& nonce, size_t frame_bytes, Mutabl
 }
 
 Status LogWriter::Seal(Segment* segment, bool last) {
+  STEPWELL_DCHECK(segment->writes_in_flight == 0 && !segment->dirty,
+                  "a segment is sealed over what is not durable");
   if (options_.disk != nullptr) options_.disk->UnregisterFile(segment->file.get());
   // A copy of the store has it, too, and may have gone on with it. Unsealed, it is scanned.
   const auto info = segment->file->Info();

@@ -106,7 +106,7 @@ std::string SegmentFiles::PathOf(uint64_t segment) const {
 
 Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
   Files dropped;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   Entry& entry = files_[segment];
   entry.used = ++clock_;
   if (std::shared_ptr<io::File> file = entry.file.lock()) {
@@ -167,12 +167,12 @@ void SegmentFiles::ForgetAll(Files* dropped) {
 }
 
 void SegmentFiles::SetPart(uint32_t part, std::shared_ptr<SegmentFiles> files) {
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   std::swap(parts_[part], files);  // the old ones are let go after the lock is given back
 }
 
 std::shared_ptr<SegmentFiles> SegmentFiles::Part(uint32_t part) {
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto found = parts_.find(part);
   return found == parts_.end() ? nullptr : found->second;
 }
@@ -191,7 +191,7 @@ std::string SegmentFiles::PathOf(uint32_t part, uint64_t segment) {
 
 void SegmentFiles::Drop(uint64_t segment) {
   Files dropped;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto found = files_.find(segment);
   if (found == files_.end()) return;
   Forget(&found->second, &dropped);
@@ -200,14 +200,14 @@ void SegmentFiles::Drop(uint64_t segment) {
 
 void SegmentFiles::KeepNone() {
   Files dropped;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   keep_none_ = true;
   ForgetAll(&dropped);
 }
 
 void SegmentFiles::DropRemoved() {
   Files dropped;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   for (auto it = files_.begin(); it != files_.end();) {
     Entry& entry = it->second;
     const auto info = entry.kept == nullptr ? io::FileInfo{} : entry.kept->Info();
@@ -266,12 +266,12 @@ bool IsUnreadable(const Status& status) {
 }
 
 void SegmentFiles::Remember(const format::FramePlace& place, Frame frame) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   copies_[{place.segment, place.offset_bytes, place.crc}] = std::move(frame);
 }
 
 std::optional<Frame> SegmentFiles::Remembered(const format::FramePlace& place) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const auto it = copies_.find({place.segment, place.offset_bytes, place.crc});
   if (it == copies_.end()) return std::nullopt;
   return it->second;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,6 +13,7 @@
 
 #include "format/frame.h"
 #include "io/disk.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -71,23 +71,22 @@ class SegmentFiles {
   };
   using Files = std::vector<std::shared_ptr<io::File>>;  // to be closed after the lock is free
 
-  std::shared_ptr<SegmentFiles> Part(uint32_t part);
-  // All below with mutex_ held.
-  void Keep(Entry* entry, std::shared_ptr<io::File> file, Files* dropped);
-  void Forget(Entry* entry, Files* dropped);
-  void ForgetAll(Files* dropped);
+  std::shared_ptr<SegmentFiles> Part(uint32_t part) STEPWELL_EXCLUDES(mutex_);
+  void Keep(Entry* entry, std::shared_ptr<io::File> file, Files* dropped) STEPWELL_REQUIRES(mutex_);
+  void Forget(Entry* entry, Files* dropped) STEPWELL_REQUIRES(mutex_);
+  void ForgetAll(Files* dropped) STEPWELL_REQUIRES(mutex_);
 
   io::FileSystem* const file_system_;
   const std::string store_path_;
   const bool direct_;
-  std::mutex mutex_;
-  std::map<uint64_t, Entry> files_;                          // guarded by mutex_
-  uint64_t clock_ = 0;                                       // guarded by mutex_
-  size_t kept_ = 0;                                          // guarded by mutex_
-  bool keep_none_ = false;                                   // guarded by mutex_
-  std::map<uint32_t, std::shared_ptr<SegmentFiles>> parts_;  // guarded by mutex_
-  // By segment, offset and CRC; guarded by mutex_.
-  std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Frame> copies_;
+  io::Mutex mutex_;
+  std::map<uint64_t, Entry> files_ STEPWELL_GUARDED_BY(mutex_);
+  uint64_t clock_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  size_t kept_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  bool keep_none_ STEPWELL_GUARDED_BY(mutex_) = false;
+  std::map<uint32_t, std::shared_ptr<SegmentFiles>> parts_ STEPWELL_GUARDED_BY(mutex_);
+  // By segment, offset and CRC.
+  std::map<std::tuple<uint64_t, uint64_t, uint32_t>, Frame> copies_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 // Reads all that the file has of `out`; fewer bytes only where it ends. A device that says less

@@ -56,7 +56,6 @@ Result<std::shared_ptr<StepRecords>> StepRecords::Open(SegmentFiles* files,
                                 static_cast<int>(frame.header.kind), ", expected a commit"));
   }
   records->payload_ = std::move(frame.payload);
-  records->bytes_read_ = commit_place.length_bytes;
   auto head = format::DecodeCommitHead(AsBytes(records->payload_));
   if (!head.ok()) return head.status().WithContext(records->Where(commit_place));
   records->head_ = std::move(*head);
@@ -68,13 +67,13 @@ std::string StepRecords::Where(const format::FramePlace& place) const {
 }
 
 uint64_t StepRecords::bytes_read() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return bytes_read_;
 }
 
 Result<StepRecords::Block> StepRecords::ReadBlock(size_t number) {
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     for (const auto& [known, block] : recent_) {
       if (known == number) return block;
     }
@@ -82,7 +81,7 @@ Result<StepRecords::Block> StepRecords::ReadBlock(size_t number) {
   const format::FramePlace& place = head_.commit.blocks[number].place;
   STEPWELL_ASSIGN_OR_RETURN(Frame frame, ReadFrame(*files_, place, format::FrameKind::kRecords));
   auto block = std::make_shared<const std::string>(std::move(frame.payload));
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   bytes_read_ += place.length_bytes;
   recent_.emplace_back(number, block);
   if (recent_.size() > kRecentBlocksMax) recent_.pop_front();

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "db/log/segment_files.h"
 #include "format/records.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -37,7 +37,7 @@ class StepRecords {
   using Block = std::shared_ptr<const std::string>;  // a frame's payload
 
   StepRecords(SegmentFiles* files, const format::FramePlace& place)
-      : files_(files), place_(place) {}
+      : files_(files), place_(place), bytes_read_(place.length_bytes) {}
   Result<Block> ReadBlock(size_t number);
   std::string Where(const format::FramePlace& place) const;
 
@@ -45,9 +45,10 @@ class StepRecords {
   const format::FramePlace place_;
   std::string payload_;  // of the commit frame
   format::CommitHead head_;
-  mutable std::mutex mutex_;
-  std::deque<std::pair<size_t, Block>> recent_;  // guarded by mutex_: (number in the head, block)
-  uint64_t bytes_read_ = 0;                      // guarded by mutex_
+  mutable io::Mutex mutex_;
+  // (Number in the head, block).
+  std::deque<std::pair<size_t, Block>> recent_ STEPWELL_GUARDED_BY(mutex_);
+  uint64_t bytes_read_ STEPWELL_GUARDED_BY(mutex_);  // with the commit frame
 };
 
 }  // namespace stepwell::db

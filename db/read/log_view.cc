@@ -136,7 +136,7 @@ Status LogSource::Explain(const Status& error, uint64_t step, uint64_t commit) {
 
 std::unique_ptr<ReaderPin> LogSource::TakePin() {
   {
-    const std::lock_guard lock(pin_mutex_);
+    const io::MutexLock lock(&pin_mutex_);
     if (resting_ != nullptr) return std::move(resting_);
   }
   auto pin = ReaderPin::Create(environment.file_system, path, environment.random());
@@ -145,12 +145,12 @@ std::unique_ptr<ReaderPin> LogSource::TakePin() {
 
 void LogSource::GiveBack(std::unique_ptr<ReaderPin> pin) {
   if (pin == nullptr) return;
-  const std::lock_guard lock(pin_mutex_);
+  const io::MutexLock lock(&pin_mutex_);
   if (!closed_ && resting_ == nullptr && pin->Rest().ok()) resting_ = std::move(pin);
 }
 
 void LogSource::Close() {
-  const std::lock_guard lock(pin_mutex_);
+  const io::MutexLock lock(&pin_mutex_);
   closed_ = true;
   resting_.reset();
   files->KeepNone();
@@ -176,10 +176,14 @@ Result<std::unique_ptr<LogFollower>> LogFollower::Open(const std::string& path,
                                                        Environment environment, LogSink log) {
   std::unique_ptr<LogFollower> follower(
       new LogFollower(path, std::move(environment), std::move(log)));
-  STEPWELL_ASSIGN_OR_RETURN(follower->slot_file_,
+  STEPWELL_ASSIGN_OR_RETURN(auto slot_file,
                             SlotFile::Open(follower->source_->environment.file_system, path,
                                            /*write=*/false, nullptr));
-  STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, follower->slot_file_->Read());
+  STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, slot_file->Read());
+  {
+    const io::MutexLock lock(&follower->mutex_);
+    follower->slot_file_ = std::move(slot_file);
+  }
   STEPWELL_RETURN_IF_ERROR(CheckPart(path, slot, group));
   follower->id_ = slot.store_id;
   follower->part_ = {slot.group_id, slot.part};
@@ -212,7 +216,7 @@ Status LogFollower::FollowSlotFile() {
 
 Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (closed_) return FailedPreconditionError(source_->path + ": the store is closed");
   io::FileSystem* file_system = source_->environment.file_system;
   Status status;
@@ -223,12 +227,13 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
     const std::shared_ptr<const LogView> newest = newest_.lock();
     const bool same_writer = log_ != nullptr && lives == log_live_;
     // The newest slot is being written at this moment. What was seen once stays seen.
-    const auto is_behind = [&] { return same_writer && lives && slot.sequence < log_sequence_; };
+    const uint64_t seen_sequence = log_sequence_;
+    const auto is_behind = [&] { return same_writer && lives && slot.sequence < seen_sequence; };
     // A writer that is only opening has written no slot yet, and the one that is there may be older
     // than what the scan without a writer has found: that stays seen.
     const bool just_opening = log_ != nullptr && lives && !log_live_;
     const auto is_same = [&] {
-      return (same_writer || just_opening) && slot.sequence == log_sequence_;
+      return (same_writer || just_opening) && slot.sequence == seen_sequence;
     };
     if (newest != nullptr && (is_same() || is_behind())) return newest;
     auto view = std::make_shared<LogView>(source_);
@@ -327,7 +332,7 @@ Result<std::shared_ptr<StepReader>> LogFollower::Read(std::shared_ptr<const LogV
 
 Status LogFollower::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   closed_ = true;
   log_.reset();
   slot_file_.reset();

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "db/environment.h"
@@ -17,6 +16,7 @@
 #include "db/read/restore.h"
 #include "db/store.h"
 #include "io/guard.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -48,9 +48,9 @@ class LogSource {
   const std::unique_ptr<Restorer> restorer;
 
  private:
-  std::mutex pin_mutex_;
-  std::unique_ptr<ReaderPin> resting_;  // guarded by pin_mutex_; null: none
-  bool closed_ = false;                 // guarded by pin_mutex_
+  io::Mutex pin_mutex_;
+  std::unique_ptr<ReaderPin> resting_ STEPWELL_GUARDED_BY(pin_mutex_);  // null: none
+  bool closed_ STEPWELL_GUARDED_BY(pin_mutex_) = false;
 };
 
 // The live steps at one instant. Step readers and calls under way share it, and it is pinned while
@@ -94,22 +94,23 @@ class LogFollower {
 
  private:
   LogFollower(const std::string& path, Environment environment, LogSink log);
-  Status FollowSlotFile();  // mutex_ is held
+  Status FollowSlotFile() STEPWELL_REQUIRES(mutex_);
 
   const int pid_;
   const LogSink log_sink_;
   std::shared_ptr<LogSource> source_;
-  std::unique_ptr<SlotFile> slot_file_;
   RecoveryReport recovery_;
   format::Id128 id_{};
   StoreGroup part_;
-  std::mutex mutex_;
-  std::weak_ptr<const LogView> newest_;  // guarded by mutex_, as all below
-  std::shared_ptr<LogState> log_;        // the log's state; null: not read yet
-  uint64_t log_sequence_ = 0;            // sequence of the slot that log_ is of
-  bool log_live_ = false;                // read beside a writer
-  bool warned_no_pin_ = false;
-  bool closed_ = false;
+  io::Mutex mutex_;
+  std::unique_ptr<SlotFile> slot_file_ STEPWELL_GUARDED_BY(mutex_);
+  std::weak_ptr<const LogView> newest_ STEPWELL_GUARDED_BY(mutex_);
+  std::shared_ptr<LogState> log_
+      STEPWELL_GUARDED_BY(mutex_);                         // the log's state; null: not read yet
+  uint64_t log_sequence_ STEPWELL_GUARDED_BY(mutex_) = 0;  // sequence of the slot that log_ is of
+  bool log_live_ STEPWELL_GUARDED_BY(mutex_) = false;      // read beside a writer
+  bool warned_no_pin_ STEPWELL_GUARDED_BY(mutex_) = false;
+  bool closed_ STEPWELL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stepwell::db

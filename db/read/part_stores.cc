@@ -64,7 +64,7 @@ PartStores::PartStores(std::string root, Environment environment, SegmentFiles* 
 
 Result<std::shared_ptr<LogFollower>> PartStores::Get(uint32_t part,
                                                      const format::StepRecord& step) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (const auto it = stores_.find(part); it != stores_.end()) return it->second;
   const std::string path = PartPath(root_, part);
   auto store = LogFollower::Open(path, /*group=*/std::nullopt, environment_, /*log=*/nullptr);
@@ -88,13 +88,13 @@ Result<std::shared_ptr<LogFollower>> PartStores::Get(uint32_t part,
 }
 
 void PartStores::Close() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   for (const auto& [part, store] : stores_) store->source()->files->KeepNone();
   stores_.clear();
 }
 
 void PartStores::Forget(uint32_t part) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   stores_.erase(part);
 }
 

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "db/log/segment_files.h"
 #include "db/read/log_view.h"
 #include "db/store.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -40,14 +40,15 @@ class PartStores {
                 VerifyReport* report);
 
  private:
-  Result<std::shared_ptr<LogFollower>> Get(uint32_t part, const format::StepRecord& step);
-  void Forget(uint32_t part);
+  Result<std::shared_ptr<LogFollower>> Get(uint32_t part, const format::StepRecord& step)
+      STEPWELL_EXCLUDES(mutex_);
+  void Forget(uint32_t part) STEPWELL_EXCLUDES(mutex_);
 
   const std::string root_;
   const Environment environment_;
   SegmentFiles* const files_;
-  std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<LogFollower>> stores_;  // guarded by mutex_
+  io::Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<LogFollower>> stores_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

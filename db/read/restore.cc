@@ -93,10 +93,9 @@ Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload
   return ConstBytes(logical);
 }
 
-// Checks and decodes one chunk into the memory of each request that wants it.
+// Decodes one chunk into the memory of each request that wants it.
 Status Deliver(std::span<const Destination> destinations, const PlannedChunk& chunk,
                ConstBytes payload, io::AlignedBuffer* scratch) {
-  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
   if (chunk.record->codec != format::CodecId::kRaw) {
     const Destination& first = destinations[chunk.requests.front()];
@@ -143,7 +142,6 @@ Result<std::vector<Destination>> MakeDestinations(std::span<const LoadRequest> r
 
 // Checks one chunk, for Check.
 Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-  STEPWELL_RETURN_IF_ERROR(format::CheckPayload(payload, chunk.record->crc));
   if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();
   return DecodeToScratch(chunk, payload, scratch).status();
 }
@@ -151,7 +149,7 @@ Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer
 }  // namespace
 
 Restorer::Restorer(SegmentFiles* files, io::Executor* executor, DiskFactory make_disk)
-    : files_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
+    : files_(files), sources_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
 
 Restorer::~Restorer() = default;
 
@@ -161,7 +159,7 @@ Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
   const bool needs_disk = plan.reads.size() > 1;
   std::unique_ptr<ReadContext> context;
   {
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     const auto usable = [](const auto& idle) {
       return idle->disk() == nullptr || idle->thread() == std::this_thread::get_id();
     };
@@ -183,7 +181,7 @@ Result<std::unique_ptr<ReadContext>> Restorer::Borrow(const RestorePlan& plan) {
 void Restorer::Return(std::unique_ptr<ReadContext> context) {
   if (!context->reusable()) return;
   std::unique_ptr<ReadContext> oldest;  // destroyed after the lock is given back
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   idle_.push_back(std::move(context));
   if (idle_.size() <= kIdleContextsMax) return;
   oldest = std::move(idle_.front());
@@ -207,7 +205,7 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   if (plan.reads.empty()) return stats;
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(
-      files_, executor_, context.get(), &plan, /*stop_at_error=*/true,
+      files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/true,
       [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
         return Deliver(destinations, chunk, payload, scratch);
       });
@@ -252,7 +250,8 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
   const RestorePlan plan = PlanReads(std::move(chunks));
   if (plan.reads.empty()) return OkStatus();
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
-  ReadRun run(files_, executor_, context.get(), &plan, /*stop_at_error=*/false, CheckOne);
+  ReadRun run(files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/false,
+              CheckOne);
   uint64_t bytes_done = 0;
   bool cancelled = false;
   Status status = run.Run([&](const PlannedRead& read, std::span<const ChunkError> errors) {

@@ -6,11 +6,11 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "db/log/chunk_source.h"
 #include "db/log/recovery.h"
 #include "db/log/segment_files.h"
 #include "db/read/restore_plan.h"
@@ -18,6 +18,7 @@
 #include "io/buffer.h"
 #include "io/disk.h"
 #include "io/executor.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -47,10 +48,11 @@ class Restorer {
   void Return(std::unique_ptr<ReadContext> context);
 
   SegmentFiles* const files_;
+  const ChunkSources sources_;
   io::Executor* const executor_;
   const DiskFactory make_disk_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<ReadContext>> idle_;  // guarded by mutex_, oldest first
+  io::Mutex mutex_;
+  std::vector<std::unique_ptr<ReadContext>> idle_ STEPWELL_GUARDED_BY(mutex_);  // oldest first
 };
 
 }  // namespace stepwell::db

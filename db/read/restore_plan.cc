@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "format/piece.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -324,7 +325,13 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
     plan.reads.push_back(
         {record.segment, record.offset_bytes, record.stored_bytes, i, i + 1, record.part});
   }
-  for (const PlannedRead& read : plan.reads) plan.bytes_read += read.length_bytes;
+  uint32_t next = 0;
+  for (const PlannedRead& read : plan.reads) {
+    STEPWELL_DCHECK(read.chunk_begin == next && read.chunk_end > next, "a chunk is in no read");
+    next = read.chunk_end;
+    plan.bytes_read += read.length_bytes;
+  }
+  STEPWELL_DCHECK(next == plan.chunks.size(), "a chunk is in no read");
   return plan;
 }
 

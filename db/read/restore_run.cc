@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "format/codec.h"
 #include "io/guard.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 namespace {
@@ -96,9 +98,10 @@ struct ReadRun::ReadOp final : io::Op {
   Status lost;
 };
 
-ReadRun::ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
-                 const RestorePlan* plan, bool stop_at_error, TakeChunk take)
+ReadRun::ReadRun(SegmentFiles* files, const ChunkSources* sources, io::Executor* executor,
+                 ReadContext* context, const RestorePlan* plan, bool stop_at_error, TakeChunk take)
     : files_(files),
+      sources_(sources),
       executor_(executor),
       context_(context),
       plan_(plan),
@@ -180,7 +183,7 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   if (free_ops_.empty()) {
     auto made = std::make_unique<ReadOp>();
     {
-      const std::lock_guard lock(mutex_);  // only here is anything allocated
+      const io::MutexLock lock(&mutex_);  // only here is anything allocated
       const size_t room = std::bit_ceil(ops_.size() + 1);
       finished_.reserve(room);
       collected_.reserve(room);
@@ -259,14 +262,18 @@ void ReadRun::TakeAll(ReadOp* op) {
 
 Status ReadRun::TakeOne(ReadOp* op, const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
+  STEPWELL_DCHECK(record.offset_bytes >= op->offset_bytes, "a chunk lies before its read");
   const uint64_t skip = record.offset_bytes - op->offset_bytes;
   if (op->status.ok() && skip + record.stored_bytes <= op->transferred_bytes) {
     const ConstBytes bytes = op->buffer->memory;
-    return take_(chunk, bytes.subspan(skip, record.stored_bytes), &op->buffer->scratch);
+    const ConstBytes payload = bytes.subspan(skip, record.stored_bytes);
+    if (format::CheckPayload(payload, record.crc).ok()) {
+      return take_(chunk, payload, &op->buffer->scratch);
+    }
   }
-  // The read failed or met the end of the file. Others' bytes, or a gap, may be the reason.
-  STEPWELL_ASSIGN_OR_RETURN(const std::string payload,
-                            ReadRange(*op->file, record.offset_bytes, record.stored_bytes));
+  // The read failed, met the end of the file or gave other bytes. What lies beside the chunk may be
+  // the reason, and another source may have it.
+  STEPWELL_ASSIGN_OR_RETURN(const std::string payload, sources_->Fetch(record));
   return take_(chunk, AsBytes(payload), &op->buffer->scratch);
 }
 
@@ -283,7 +290,7 @@ void ReadRun::AddError(ReadOp* op, uint32_t chunk_number, const Status& status) 
 
 void ReadRun::Finish(ReadOp* op) {
   // The calling thread may destroy this object as soon as the lock is free: Wake comes before.
-  std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   finished_.push_back(op);
   if (std::this_thread::get_id() != context_->thread()) context_->disk()->Wake();
 }
@@ -293,7 +300,7 @@ bool ReadRun::Collect(const ReadDone& done) {
     if (next_collected_ < collected_.size()) return;  // some are left when `done` has thrown
     collected_.clear();
     next_collected_ = 0;
-    std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     collected_.swap(finished_);
   };
   take();

@@ -8,17 +8,18 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "db/log/chunk_source.h"
 #include "db/log/segment_files.h"
 #include "db/read/restore_plan.h"
 #include "io/buffer.h"
 #include "io/disk.h"
 #include "io/executor.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -67,15 +68,16 @@ struct ChunkError {
 
 class ReadRun {
  public:
-  // Takes one chunk's payload, unchecked, on a worker. `scratch` is this read's alone.
+  // Takes one chunk's payload, which has the CRC of its record, on a worker. `scratch` is this
+  // read's alone.
   using TakeChunk =
       std::function<Status(const PlannedChunk&, ConstBytes payload, io::AlignedBuffer* scratch)>;
   // Called on the calling thread after each read, with what failed in it; false: submit no more.
   using ReadDone = std::function<bool(const PlannedRead&, std::span<const ChunkError>)>;
 
   // With `stop_at_error`, chunks behind a failed one may be skipped.
-  ReadRun(SegmentFiles* files, io::Executor* executor, ReadContext* context,
-          const RestorePlan* plan, bool stop_at_error, TakeChunk take);
+  ReadRun(SegmentFiles* files, const ChunkSources* sources, io::Executor* executor,
+          ReadContext* context, const RestorePlan* plan, bool stop_at_error, TakeChunk take);
   ~ReadRun();
 
   // Returns when every read that was submitted is done. kResourceExhausted without memory.
@@ -109,6 +111,7 @@ class ReadRun {
   void AddError(ReadOp* op, uint32_t chunk, const Status& status);
 
   SegmentFiles* const files_;
+  const ChunkSources* const sources_;
   io::Executor* const executor_;
   ReadContext* const context_;
   const RestorePlan* const plan_;
@@ -124,8 +127,8 @@ class ReadRun {
   uint64_t reads_ = 0;
 
   std::atomic<uint32_t> lowest_error_{UINT32_MAX};  // chunk
-  std::mutex mutex_;
-  std::vector<ReadOp*> finished_;  // guarded by mutex_
+  io::Mutex mutex_;
+  std::vector<ReadOp*> finished_ STEPWELL_GUARDED_BY(mutex_);
   std::vector<ReadOp*> collected_;
   size_t next_collected_ = 0;
   Status lost_;  // the error of a read whose chunks' errors could not be kept

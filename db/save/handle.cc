@@ -13,13 +13,13 @@ uint64_t SaveHandle::step() const { return state_ == nullptr ? 0 : state_->step;
 
 bool SaveHandle::done() const {
   if (state_ == nullptr) return true;
-  const std::lock_guard lock(state_->mutex);
+  const io::MutexLock lock(&state_->mutex);
   return state_->done;
 }
 
 bool SaveHandle::skipped() const {
   if (state_ == nullptr) return false;
-  const std::lock_guard lock(state_->mutex);
+  const io::MutexLock lock(&state_->mutex);
   return state_->skipped;
 }
 
@@ -29,13 +29,15 @@ bool SaveHandle::WaitFor(std::chrono::milliseconds timeout) const {
     while (!done()) state_->pump();
     return true;
   }
-  std::unique_lock lock(state_->mutex);
-  const auto is_done = [this] { return state_->done; };
+  const auto begin = std::chrono::steady_clock::now();
+  const io::MutexLock lock(&state_->mutex);
   if (timeout.count() < 0) {
-    state_->finished.wait(lock, is_done);
+    while (!state_->done) state_->finished.Wait(&state_->mutex);
     return true;
   }
-  return state_->finished.wait_for(lock, timeout, is_done);
+  while (!state_->done && state_->finished.WaitUntil(&state_->mutex, begin + timeout)) {
+  }
+  return state_->done;
 }
 
 Status SaveHandle::Wait() const {
@@ -45,7 +47,7 @@ Status SaveHandle::Wait() const {
 
 Status SaveHandle::status() const {
   if (state_ == nullptr) return NoSave();
-  const std::lock_guard lock(state_->mutex);
+  const io::MutexLock lock(&state_->mutex);
   if (!state_->done) return FailedPreconditionError("the save is still under way");
   state_->reported = true;
   return state_->status;
@@ -58,11 +60,10 @@ void SaveHandle::OnComplete(std::function<void(const Status&)> callback) const {
   }
   Status outcome;
   {
-    const std::lock_guard lock(state_->mutex);
+    const io::MutexLock lock(&state_->mutex);
     if (!state_->done) {
-      state_->callbacks.push_back([state = state_, callback = std::move(callback)] {
-        callback(state->status);  // which changes no more
-      });
+      state_->callbacks.push_back(
+          [state = state_, callback = std::move(callback)] { callback(state->Outcome()); });
       return;
     }
     state_->reported = true;

@@ -270,6 +270,36 @@ void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std:
   }
 }
 
+Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
+                                 std::vector<std::byte>* scratch, MutableBytes out) {
+  EncodedChunk encoded;
+  if (!leaf.input.payloads.empty()) {
+    const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
+    std::memcpy(out.data(), payload.data(), payload.size());
+    encoded.stored_bytes = static_cast<uint32_t>(payload.size());
+    encoded.crc = format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes);
+    return encoded;
+  }
+  ConstBytes logical = staged;
+  if (logical.empty() && leaf.codec == CodecId::kRaw) {
+    GatherTo(leaf, chunk, out.data());
+    logical = out.first(chunk.logical_bytes);
+  } else if (logical.empty()) {
+    logical = InSource(leaf, chunk);
+    if (logical.data() == nullptr) {
+      scratch->resize(chunk.logical_bytes);
+      GatherTo(leaf, chunk, scratch->data());
+      logical = *scratch;
+    }
+  }
+  const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
+  STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
+                            format::EncodePayload(leaf.codec, item, logical, out));
+  encoded.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
+  encoded.crc = payload.crc;
+  return encoded;
+}
+
 EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
                          const std::byte* staged, size_t alignment, MutableBytes out) {
   EncodedBlock result;
@@ -278,41 +308,21 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
   size_t used = 0;
   for (const ChunkTask& chunk : task.chunks) {
     const PlannedLeaf& leaf = leaves[chunk.leaf];
-    const CodecId codec = leaf.codec;
     const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
     const size_t offset =
         task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));
     std::memset(out.data() + used, 0, offset - used);
-    const MutableBytes target = out.subspan(offset);
-    if (!leaf.input.payloads.empty()) {
-      const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
-      std::memcpy(target.data(), payload.data(), payload.size());
-      result.chunks.push_back(
-          {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload.size()),
-           format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes)});
-      used = offset + payload.size();
-      continue;
-    }
-    ConstBytes logical;
-    if (staged != nullptr) {
-      logical = {staged + chunk.offset_bytes, chunk.logical_bytes};
-    } else if (codec == CodecId::kRaw) {
-      GatherTo(leaf, chunk, target.data());
-      logical = target.first(chunk.logical_bytes);
-    } else if (logical = InSource(leaf, chunk); logical.data() == nullptr) {
-      scratch.resize(chunk.logical_bytes);
-      GatherTo(leaf, chunk, scratch.data());
-      logical = scratch;
-    }
-    const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
-    const auto payload = format::EncodePayload(codec, item, logical, target);
-    if (!payload.ok()) {
-      result.status = payload.status();
+    const ConstBytes bytes = staged == nullptr
+                                 ? ConstBytes()
+                                 : ConstBytes(staged + chunk.offset_bytes, chunk.logical_bytes);
+    Result<EncodedChunk> encoded = EncodeChunk(leaf, chunk, bytes, &scratch, out.subspan(offset));
+    if (!encoded.ok()) {
+      result.status = encoded.status();
       return result;
     }
-    result.chunks.push_back(
-        {static_cast<uint32_t>(offset), static_cast<uint32_t>(payload->size_bytes), payload->crc});
-    used = offset + payload->size_bytes;
+    encoded->offset_bytes = static_cast<uint32_t>(offset);
+    used = offset + encoded->stored_bytes;
+    result.chunks.push_back(*encoded);
   }
   result.used_bytes = AlignUp(used, alignment);
   std::memset(out.data() + used, 0, result.used_bytes - used);

@@ -72,6 +72,12 @@ struct EncodedChunk {
   uint32_t stored_bytes = 0;
   uint32_t crc = 0;
 };
+// Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
+// chunk's bytes are `staged`, or where that is empty the leaf's own memory. What is stored of a
+// chunk is decided here alone; the offset of the result is 0.
+Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
+                                 std::vector<std::byte>* scratch, MutableBytes out);
+
 struct EncodedBlock {
   Status status;
   std::vector<EncodedChunk> chunks;  // as BlockTask::chunks

@@ -2,14 +2,13 @@
 // The state that a SaveHandle shares with the engine. Thread-safe.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 
 #include "db/store.h"
 #include "io/executor.h"
+#include "io/mutex.h"
 
 namespace stepwell {
 
@@ -27,19 +26,23 @@ struct SaveHandle::State {
   // together with its bookkeeping, so that no thread sees one without the other.
   std::function<void(const std::function<bool()>& mark)> on_finish;
 
-  mutable std::mutex mutex;
-  mutable std::condition_variable finished;
-  bool done = false;  // guarded by mutex, as all below
-  Status status;
-  bool skipped = false;
-  mutable bool reported = false;               // a caller was given the error
-  std::list<std::function<void()>> callbacks;  // each with its own outcome
+  mutable io::Mutex mutex;
+  mutable io::CondVar finished;
+  bool done STEPWELL_GUARDED_BY(mutex) = false;
+  Status status STEPWELL_GUARDED_BY(mutex);
+  bool skipped STEPWELL_GUARDED_BY(mutex) = false;
+  mutable bool reported STEPWELL_GUARDED_BY(mutex) = false;  // a caller was given the error
+  // Each with its own outcome.
+  std::list<std::function<void()>> callbacks STEPWELL_GUARDED_BY(mutex);
 
+  // For who knows that it is done. Not checked: the status changes no more, and is read without
+  // the mutex and without a copy, for which there may be no memory.
+  const Status& Outcome() const STEPWELL_NO_THREAD_SAFETY_ANALYSIS { return status; }
   // The first call counts. Works without memory: waiters are told.
-  void Finish(Status outcome) {
+  void Finish(Status outcome) STEPWELL_EXCLUDES(mutex) {
     std::list<std::function<void()>> run;
     const auto mark = [&] {
-      const std::lock_guard lock(mutex);
+      const io::MutexLock lock(&mutex);
       if (done) return false;
       done = true;
       status = outcome;
@@ -51,7 +54,7 @@ struct SaveHandle::State {
     } else {
       mark();
     }
-    finished.notify_all();
+    finished.NotifyAll();
     if (!run.empty()) callbacks_on->RunAll(std::move(run));
   }
 };

@@ -253,7 +253,7 @@ uint32_t Trace::ThreadRow(Lane lane) {
 
 void Trace::Add(Span span) {
   io::Quietly([&] {  // in destructors; without memory it is not there
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (span.lane < Lane::kDisk) {
       span.row = ThreadRow(span.lane);
       span.lane = threads_[std::this_thread::get_id()].first;
@@ -268,14 +268,14 @@ void Trace::Add(Span span) {
 }
 
 uint64_t Trace::dropped() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return added_ - spans_.size();
 }
 
 Status Trace::Write() {
   std::vector<Span> spans;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     spans = spans_;
   }
   std::sort(spans.begin(), spans.end(), Before);

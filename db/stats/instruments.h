@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,6 +19,7 @@
 #include "io/clock.h"
 #include "io/disk.h"
 #include "io/log.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -76,17 +76,17 @@ class Trace {
   uint64_t dropped() const;
 
  private:
-  uint32_t ThreadRow(Lane lane);
+  uint32_t ThreadRow(Lane lane) STEPWELL_REQUIRES(mutex_);
 
   const std::unique_ptr<io::File> file_;
   io::Clock* const clock_;
   const std::string process_name_;
   const int64_t start_ns_;
   const size_t spans_max_;
-  mutable std::mutex mutex_;
-  std::vector<Span> spans_;  // guarded by mutex_, as all below; a ring once it is full
-  uint64_t added_ = 0;
-  std::map<std::thread::id, std::pair<Lane, uint32_t>> threads_;
+  mutable io::Mutex mutex_;
+  std::vector<Span> spans_ STEPWELL_GUARDED_BY(mutex_);  // a ring once it is full
+  uint64_t added_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  std::map<std::thread::id, std::pair<Lane, uint32_t>> threads_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 // Records what its scope takes, on the calling thread. Without a trace this is one branch.
@@ -167,7 +167,9 @@ class Instruments {
   }
   void Fill(StoreStats* stats) const;
 
-  Histogram index;  // the keeper's thread records it
+  Histogram index;                         // the keeper's thread records it
+  std::atomic<uint64_t> bytes_written{0};  // to segments
+  std::atomic<uint64_t> syncs{0};
   std::atomic<uint64_t> bytes_moved{0};
   std::atomic<uint64_t> bytes_punched{0};
   std::atomic<uint64_t> segments_removed{0};

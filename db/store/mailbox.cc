@@ -127,7 +127,7 @@ Mailbox::~Mailbox() {
 }
 
 void Mailbox::Stop() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   stopped_ = true;
   listener_.Stop();
   if (connection_ != nullptr) connection_->StopReceiving();
@@ -150,7 +150,7 @@ void Mailbox::Run() {
 
 // The connection that Stop is to wake; false when it has come.
 bool Mailbox::WaitFor(io::LocalSocket* connection) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   connection_ = stopped_ ? nullptr : connection;
   return !stopped_;
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "db/log/lock.h"
 #include "db/store.h"
 #include "io/local_socket.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -45,7 +45,7 @@ class Mailbox {
  private:
   Mailbox(Store* store, LogSink log, LockContact contact, io::LocalListener listener);
   void Run();
-  bool WaitFor(io::LocalSocket* connection);
+  bool WaitFor(io::LocalSocket* connection) STEPWELL_EXCLUDES(mutex_);
   void Serve(io::LocalSocket* connection);
   Result<std::string> ReceiveRequest(io::LocalSocket* connection);
 
@@ -53,9 +53,10 @@ class Mailbox {
   const LogSink log_;
   const LockContact contact_;
   io::LocalListener listener_;
-  std::mutex mutex_;
-  bool stopped_ = false;                   // guarded by mutex_, as the next
-  io::LocalSocket* connection_ = nullptr;  // whose request is waited for
+  io::Mutex mutex_;
+  bool stopped_ STEPWELL_GUARDED_BY(mutex_) = false;
+  // Whose request is waited for.
+  io::LocalSocket* connection_ STEPWELL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };
 

@@ -30,7 +30,7 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
   std::sort(job->steps.begin(), job->steps.end());
   job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
   job->step = job->steps.front();
-  const auto all_there = [this, &job]() -> Status {
+  const auto all_there = [this, &job]() STEPWELL_REQUIRES(mutex_) -> Status {
     for (const uint64_t step : job->steps) {
       if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
       if (!IsPrepared(step)) return NoStep(step);
@@ -79,7 +79,7 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
 Status WriterStore::Begin(const std::shared_ptr<SaveJob>& job,
                           const std::function<Status()>& check) {
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (closed_) return Closed();
     if (check) STEPWELL_RETURN_IF_ERROR(check());
     job->state = NewState(job->step, /*is_save=*/false);
@@ -150,17 +150,13 @@ PanicOnUnwind::~PanicOnUnwind() {
 
 void WriterStore::Finished(SaveHandle::State* state, bool is_save,
                            const std::function<bool()>& mark) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (!mark()) return;
   std::erase_if(unfinished_, [&](const auto& each) { return each.get() == state; });
   --jobs_in_flight_;
   if (is_save) {
     --saves_in_flight_;
-    Status outcome;
-    {
-      const std::lock_guard state_lock(state->mutex);
-      outcome = state->status;
-    }
+    const Status& outcome = state->Outcome();
     const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
     if (!outcome.ok() && !gave_up) {
       io::Quietly([&] { instruments_->Failed(state->step, outcome); });
@@ -171,10 +167,10 @@ void WriterStore::Finished(SaveHandle::State* state, bool is_save,
       pending_.erase(it);
     }
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
-// Under the mutex: a change that Finished or EndChanges will end.
+// A change that Finished or EndChanges will end.
 void WriterStore::RecordChange(const std::shared_ptr<SaveHandle::State>& state) {
   unfinished_.push_back(state);
   ++jobs_in_flight_;
@@ -185,8 +181,8 @@ void WriterStore::EndChanges() {
   for (;;) {
     std::shared_ptr<SaveHandle::State> state;
     {
-      const std::lock_guard lock(mutex_);
-      changed_.notify_all();
+      const io::MutexLock lock(&mutex_);
+      changed_.NotifyAll();
       if (unfinished_.empty()) return;
       state = std::move(unfinished_.back());
       unfinished_.pop_back();
@@ -198,12 +194,14 @@ void WriterStore::EndChanges() {
 Status WriterStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   {
-    std::unique_lock lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     if (closed_) return OkStatus();
     closed_ = true;
     if (mailbox_ != nullptr) mailbox_->Stop();
-    changed_.notify_all();
-    if (engine_ != nullptr) WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+    changed_.NotifyAll();
+    if (engine_ != nullptr) {
+      WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return jobs_in_flight_ == 0; });
+    }
   }
   bool thrown = true;
   Status status = io::Guarded("close the store", [this, &thrown] {
@@ -256,8 +254,8 @@ void WriterStore::EndThreads() {
   if (engine_ != nullptr) {
     engine_->reclaim().Stop();
     {
-      std::unique_lock lock(mutex_);
-      WaitUntil(lock, [this] { return calls_in_flight_ == 0; });
+      const io::MutexLock lock(&mutex_);
+      WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return calls_in_flight_ == 0; });
     }
     mailbox_.reset();  // waits for its call, which uses what follows
     core_->live.OnRelease(nullptr);

@@ -2,7 +2,6 @@
 // The caller's side of a save: checks, admission, and the snapshot that the training loop waits
 // for.
 #include <algorithm>
-#include <condition_variable>
 #include <set>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "format/key.h"
 #include "format/piece.h"
 #include "io/guard.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 namespace {
@@ -188,20 +188,20 @@ struct CopyLatch {
     CopyLatch* const latch;
   };
 
-  std::mutex mutex;
-  std::condition_variable done;
-  size_t pending = 0;  // guarded by mutex
+  io::Mutex mutex;
+  io::CondVar done;
+  size_t pending STEPWELL_GUARDED_BY(mutex) = 0;
   void Start() {
-    const std::lock_guard lock(mutex);
+    const io::MutexLock lock(&mutex);
     ++pending;
   }
   void Done() {
-    const std::lock_guard lock(mutex);
-    if (--pending == 0) done.notify_all();
+    const io::MutexLock lock(&mutex);
+    if (--pending == 0) done.NotifyAll();
   }
   void Wait() {
-    std::unique_lock lock(mutex);
-    done.wait(lock, [this] { return pending == 0; });
+    const io::MutexLock lock(&mutex);
+    while (pending > 0) done.Wait(&mutex);
   }
 };
 
@@ -220,7 +220,7 @@ std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_
 // Keeps the first kFailedMax failed saves whose error no caller has read yet.
 void WriterStore::RecordFailure(const std::shared_ptr<SaveHandle::State>& state) {
   std::erase_if(failed_, [](const auto& failed) {
-    const std::lock_guard lock(failed->mutex);
+    const io::MutexLock lock(&failed->mutex);
     return failed->reported;
   });
   if (failed_.size() < kFailedMax) failed_.push_back(state);
@@ -268,9 +268,11 @@ bool WriterStore::IsPrepared(uint64_t step) const {
 
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
-  std::unique_lock lock(mutex_);
-  const auto has_place = [this] { return closed_ || saves_in_flight_ < kSavesInFlightMax; };
-  if (!WaitUntil(lock, has_place, keep_waiting)) return SaveCancelled(path_, step);
+  const io::MutexLock lock(&mutex_);
+  const auto has_place = [this]() STEPWELL_REQUIRES(mutex_) {
+    return closed_ || saves_in_flight_ < kSavesInFlightMax;
+  };
+  if (!WaitUntil(has_place, keep_waiting)) return SaveCancelled(path_, step);
   if (closed_) return Closed();
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   const auto pending = pending_.find(step);
@@ -281,7 +283,10 @@ Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     if (pending != pending_.end()) return pending->second;
     auto state = NewState(step, true);
     state->on_finish = nullptr;
-    state->skipped = true;
+    {
+      const io::MutexLock state_lock(&state->mutex);
+      state->skipped = true;
+    }
     state->Finish(OkStatus());
     return state;
   }
@@ -385,7 +390,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   if (environment_.inline_mode) engine_->Step(/*wait=*/false);
   if (status.code() == StatusCode::kCancelled) {
     // No later call reports it, and the step's number is free again.
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     const auto it = pending_.find(job->step);
     if (it != pending_.end() && it->second == job->state) pending_.erase(it);
     return status;

@@ -35,31 +35,31 @@ StoreStats WriterStore::Stats() {
   }
   stats.staging_bytes = pool_->block_count() * pool_->block_bytes();
   stats.staging_bytes_max = pool_->block_count_max() * pool_->block_bytes();
-  stats.bytes_written = engine_->bytes_written();
-  stats.syncs = engine_->syncs();
+  stats.bytes_written = instruments_->bytes_written;
+  stats.syncs = instruments_->syncs;
   instruments_->Fill(&stats);
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
   stats.index_state = core_->index->Describe();
   stats.views = views_.Stats();
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   stats.saves_in_flight = saves_in_flight_;
   return stats;
 }
 
 // After BeginClose: passes end at the next segment, moves at the next block.
 void WriterStore::WaitForReclaim() {
-  auto idle = std::make_shared<bool>(false);  // guarded by mutex_
-  engine_->Post([this, idle] {
-    engine_->reclaim().WhenIdle([this, idle] {
-      const std::lock_guard lock(mutex_);
-      *idle = true;
-      changed_.notify_all();
+  engine_->Post([this] {
+    engine_->reclaim().WhenIdle([this] {
+      const io::MutexLock lock(&mutex_);
+      reclaim_idle_ = true;
+      changed_.NotifyAll();
     });
   });
   {
-    std::unique_lock lock(mutex_);
-    const auto is_idle = [&] { return *idle || engine_->panicked(); };
-    WaitUntil(lock, [&] { return is_idle() && calls_in_flight_ == 0; });
+    const io::MutexLock lock(&mutex_);
+    WaitUntil([this]() STEPWELL_REQUIRES(mutex_) {
+      return (reclaim_idle_ || engine_->panicked()) && calls_in_flight_ == 0;
+    });
   }
   reclaim_tasks_->Wait();
 }
@@ -68,14 +68,14 @@ void WriterStore::WaitForReclaim() {
 class WriterStore::CallInFlight {
  public:
   explicit CallInFlight(WriterStore* store) : store_(store) {
-    const std::lock_guard lock(store_->mutex_);
+    const io::MutexLock lock(&store_->mutex_);
     begun_ = !store_->closed_;
     if (begun_) ++store_->calls_in_flight_;
   }
   ~CallInFlight() {
-    const std::lock_guard lock(store_->mutex_);
+    const io::MutexLock lock(&store_->mutex_);
     if (begun_) --store_->calls_in_flight_;
-    store_->changed_.notify_all();
+    store_->changed_.NotifyAll();
   }
   CallInFlight(const CallInFlight&) = delete;
   CallInFlight& operator=(const CallInFlight&) = delete;
@@ -96,11 +96,11 @@ Result<ReclaimReport> WriterStore::Reclaim() {
   report.segments_recycled = instruments_->segments_recycled;
   report.bytes_punched = instruments_->bytes_punched;
   report.bytes_moved = instruments_->bytes_moved;
-  std::optional<Status> status;  // guarded by mutex_
+  std::optional<Status> status;  // under mutex_; of a local, no annotation can say so
   const auto tell = [&](const Status& outcome) {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     status = outcome;
-    changed_.notify_all();
+    changed_.NotifyAll();
   };
   engine_->Post([&] {
     try {
@@ -111,8 +111,8 @@ Result<ReclaimReport> WriterStore::Reclaim() {
     }
   });
   {
-    std::unique_lock lock(mutex_);
-    WaitUntil(lock, [&] { return status.has_value(); });
+    const io::MutexLock lock(&mutex_);
+    WaitUntil([&] { return status.has_value(); });
   }
   report.bytes_after = SegmentBytes();
   report.segments_removed = instruments_->segments_removed - report.segments_removed;

@@ -340,10 +340,12 @@ void WriterStore::WriteTrace() {
 
 Status WriterStore::OnEngine(const std::function<Status()>& task) {
   if (environment_.inline_mode) return task();
-  std::mutex mutex;
-  std::condition_variable done;
-  bool finished = false;
-  Status status;
+  struct Call {
+    io::Mutex mutex;
+    io::CondVar done;
+    bool finished STEPWELL_GUARDED_BY(mutex) = false;
+    Status status STEPWELL_GUARDED_BY(mutex);
+  } call;
   engine_->Post([&] {
     bool thrown = true;
     Status guarded = io::Guarded("run a call in the engine", [&] {
@@ -352,35 +354,31 @@ Status WriterStore::OnEngine(const std::function<Status()>& task) {
       return outcome;
     });
     if (thrown) engine_->Panic(guarded);
-    const std::lock_guard lock(mutex);
-    status = std::move(guarded);
-    finished = true;
-    done.notify_all();
+    const io::MutexLock lock(&call.mutex);
+    call.status = std::move(guarded);
+    call.finished = true;
+    call.done.NotifyAll();
   });
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return finished; });
-  return status;
+  const io::MutexLock lock(&call.mutex);
+  while (!call.finished) call.done.Wait(&call.mutex);
+  return std::move(call.status);
 }
 
-bool WriterStore::WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+bool WriterStore::WaitUntil(const std::function<bool()>& ready,
                             const std::function<bool()>& keep_waiting) {
-  if (!environment_.inline_mode) {
-    if (!keep_waiting) {
-      changed_.wait(lock, ready);
-      return true;
-    }
-    while (!changed_.wait_for(lock, kAskInterval, ready)) {
-      lock.unlock();
-      const bool go_on = keep_waiting();
-      lock.lock();
-      if (!go_on) return false;
-    }
-    return true;
-  }
+  using Clock = std::chrono::steady_clock;
+  auto ask_at = Clock::now() + kAskInterval;
   while (!ready()) {
-    lock.unlock();
-    engine_->Step(/*wait=*/false);
-    lock.lock();
+    if (environment_.inline_mode) {
+      const io::MutexUnlock unlocked(&mutex_);
+      engine_->Step(/*wait=*/false);
+    } else if (!keep_waiting) {
+      changed_.Wait(&mutex_);
+    } else if (!changed_.WaitUntil(&mutex_, ask_at) && !ready()) {
+      const io::MutexUnlock unlocked(&mutex_);
+      if (!keep_waiting()) return false;
+      ask_at = Clock::now() + kAskInterval;
+    }
   }
   return true;
 }
@@ -409,17 +407,17 @@ Status WriterStore::CheckUsable() const {
 Status WriterStore::Wait() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   {
-    std::unique_lock lock(mutex_);
-    WaitUntil(lock, [this] { return jobs_in_flight_ == 0; });
+    const io::MutexLock lock(&mutex_);
+    WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return jobs_in_flight_ == 0; });
   }
   return TakeError();
 }
 
 Status WriterStore::TakeError() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   Status first;
   for (const auto& state : failed_) {
-    const std::lock_guard state_lock(state->mutex);
+    const io::MutexLock state_lock(&state->mutex);
     if (state->reported || !first.ok()) continue;
     state->reported = true;
     first = state->status.WithContext(StrCat(path_, ": saving step ", state->step, " failed"));

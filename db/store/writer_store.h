@@ -3,11 +3,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "db/store.h"
 #include "db/store/mailbox.h"
 #include "db/view/view_set.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -107,13 +106,14 @@ class WriterStore final : public Store {
   Status StartEngine(const LogState& state);
   // Runs it on the engine thread and waits.
   Status OnEngine(const std::function<Status()>& task);
-  void EndChanges();
-  void RecordChange(const std::shared_ptr<SaveHandle::State>& state);
+  void EndChanges() STEPWELL_EXCLUDES(mutex_);
+  void RecordChange(const std::shared_ptr<SaveHandle::State>& state) STEPWELL_REQUIRES(mutex_);
   Status CloseInOrder();
   void EndThreads();
-  // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did.
-  bool WaitUntil(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
-                 const std::function<bool()>& keep_waiting = {});
+  // False when `keep_waiting` (asked about every 100 ms) said so before `ready` did, which is
+  // asked with the mutex held.
+  bool WaitUntil(const std::function<bool()>& ready, const std::function<bool()>& keep_waiting = {})
+      STEPWELL_REQUIRES(mutex_);
   Status CheckUsable() const;
   // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
   Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists,
@@ -125,14 +125,16 @@ class WriterStore final : public Store {
   void WarnIfNotKept(uint64_t step, const std::string& metrics_json);
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
-  void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark);
-  void RecordFailure(const std::shared_ptr<SaveHandle::State>& state);
+  void Finished(SaveHandle::State* state, bool is_save, const std::function<bool()>& mark)
+      STEPWELL_EXCLUDES(mutex_);
+  void RecordFailure(const std::shared_ptr<SaveHandle::State>& state) STEPWELL_REQUIRES(mutex_);
   Status CheckGroupSave(const SaveRequest& request) const;
   bool IsPrepared(uint64_t step) const;
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
   Status Rewrite(uint64_t step, std::span<const std::string> without_items);
   Result<bool> RewriteIfDamaged(const LiveStep& live);
-  Status Begin(const std::shared_ptr<SaveJob>& job, const std::function<Status()>& check = {});
+  Status Begin(const std::shared_ptr<SaveJob>& job, const std::function<Status()>& check = {})
+      STEPWELL_EXCLUDES(mutex_);
   // And waits for it.
   Status Do(const std::shared_ptr<SaveJob>& job);
   Status Closed() const;
@@ -179,16 +181,21 @@ class WriterStore final : public Store {
   uint64_t tip_at_open_ = 0;  // the newest commit of the session before
   ViewSet views_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool closed_ = false;        // guarded by mutex_, as all below
-  size_t jobs_in_flight_ = 0;  // saves and deletes: the size of the next
-  std::vector<std::shared_ptr<SaveHandle::State>> unfinished_;
-  size_t saves_in_flight_ = 0;
-  size_t calls_in_flight_ = 0;  // of Reclaim() and SealSegments()
-  std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_;  // newest save of a step
+  mutable io::Mutex mutex_;
+  io::CondVar changed_;
+  bool closed_ STEPWELL_GUARDED_BY(mutex_) = false;
+  // Saves and deletes: the size of the next.
+  size_t jobs_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<SaveHandle::State>> unfinished_ STEPWELL_GUARDED_BY(mutex_);
+  size_t saves_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  // Of Reclaim() and SealSegments().
+  size_t calls_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  bool reclaim_idle_ STEPWELL_GUARDED_BY(mutex_) = false;  // since the store is being closed
+  // The newest save of a step.
+  std::map<uint64_t, std::shared_ptr<SaveHandle::State>> pending_ STEPWELL_GUARDED_BY(mutex_);
   static constexpr size_t kFailedMax = 100;
-  std::vector<std::shared_ptr<SaveHandle::State>> failed_;  // errors perhaps unreported
+  // Errors perhaps unreported.
+  std::vector<std::shared_ptr<SaveHandle::State>> failed_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "db/environment.h"
@@ -14,6 +13,7 @@
 #include "db/view/mark.h"
 #include "db/view/options.h"
 #include "io/beneath.h"
+#include "io/mutex.h"
 #include "io/small_file.h"
 
 namespace stepwell::db {
@@ -38,8 +38,8 @@ struct KnownStore {
 // By path: a process asks about the steps of one root again and again. Never destroyed: threads may
 // ask while the process ends.
 struct KnownStores {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<const KnownStore>> stores;  // guarded by mutex
+  io::Mutex mutex;
+  std::map<std::string, std::shared_ptr<const KnownStore>> stores STEPWELL_GUARDED_BY(mutex);
 };
 KnownStores& Known() {
   static auto* const known = new KnownStores;
@@ -53,7 +53,7 @@ Result<std::shared_ptr<const KnownStore>> ReadStore(io::FileSystem* files,
   STEPWELL_ASSIGN_OR_RETURN(store->slots,
                             io::ReadSmallFile(files, SlotFilePath(path), kSlotFileBytesMax));
   {
-    const std::lock_guard lock(Known().mutex);
+    const io::MutexLock lock(&Known().mutex);
     const auto it = Known().stores.find(path);
     if (it != Known().stores.end() && it->second->slots == store->slots &&
         io::IsSameFile(it->second->directory, store->directory)) {
@@ -77,7 +77,7 @@ Result<std::shared_ptr<const KnownStore>> ReadStore(io::FileSystem* files,
   if (const auto views = ReadViews(files, path); views.ok() && views->where != store->home.where) {
     store->home.before = views->where;
   }
-  const std::lock_guard lock(Known().mutex);
+  const io::MutexLock lock(&Known().mutex);
   if (Known().stores.size() >= kStoresKnownMax) Known().stores.clear();
   Known().stores[path] = store;
   return std::shared_ptr<const KnownStore>(std::move(store));

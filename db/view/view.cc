@@ -84,7 +84,7 @@ OrbaxView::~OrbaxView() {
 }
 
 Status OrbaxView::Start() {
-  const std::lock_guard close(close_mutex_);
+  const io::MutexLock close(&close_mutex_);
   if (closed()) return OkStatus();
   thread_ = std::make_unique<std::thread>();
   auto started = io::StartThread("stepwell-view", [this] { Run(); });
@@ -96,26 +96,26 @@ Status OrbaxView::Start() {
 }
 
 void OrbaxView::Changed() {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   ++asked_;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 Result<bool> OrbaxView::WaitUntilCurrent(milliseconds timeout,
                                          const std::function<bool()>& keep_waiting) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   const auto end = Clock::now() + std::min(timeout, kWaitMax);
-  std::unique_lock lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   const uint64_t wanted = ++asked_;
-  changed_.notify_all();
+  changed_.NotifyAll();
   while (done_ < wanted && !closed_) {
     const auto until = keep_waiting ? std::min(end, Clock::now() + kAskInterval) : end;
-    if (changed_.wait_until(lock, until, [&] { return done_ >= wanted || closed_; })) break;
+    while (done_ < wanted && !closed_ && changed_.WaitUntil(&mutex_, until)) {
+    }
+    if (done_ >= wanted || closed_) break;
     if (Clock::now() >= end) return false;
-    lock.unlock();
-    const bool go_on = keep_waiting();
-    lock.lock();
-    if (!go_on) return false;
+    const io::MutexUnlock unlocked(&mutex_);
+    if (!keep_waiting()) return false;
   }
   if (done_ >= wanted) return true;
   return FailedPreconditionError(StrCat(path(), ": the view is closed"));
@@ -123,14 +123,14 @@ Result<bool> OrbaxView::WaitUntilCurrent(milliseconds timeout,
 
 Status OrbaxView::Close(bool keep) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  const std::lock_guard close(close_mutex_);
+  const io::MutexLock close(&close_mutex_);
   if (closed()) return OkStatus();
   store_->OnChange(this, nullptr);
   if (!keep) StopMaking();
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     stop_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   if (thread_ != nullptr) thread_->join();
   thread_.reset();
@@ -143,14 +143,14 @@ Status OrbaxView::Close(bool keep) {
   shown_.clear();
   snapshot_.reset();
   folder_->Release();
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   closed_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
   return OkStatus();
 }
 
 bool OrbaxView::closed() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return closed_;
 }
 
@@ -159,35 +159,35 @@ std::string OrbaxView::PathOf(uint64_t step) const {
 }
 
 ViewStats OrbaxView::Stats() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return stats_;
 }
 
 void OrbaxView::Run() {
-  std::unique_lock lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   for (int last_passes = 0;;) {
     const uint64_t asked = asked_;
     if (stop_) ++last_passes;
-    lock.unlock();
     Outcome outcome = Outcome::kRetry;
-    const Status passed = io::Guarded("show what was committed", [&] {
-      outcome = Pass(asked);
-      return OkStatus();
-    });
-    if (!passed.ok()) Failed(passed);
-    retries_ = outcome == Outcome::kRetry ? std::min(retries_ + 1, kRetryDoublings) : 0;
-    Publish();
-    lock.lock();
+    {
+      const io::MutexUnlock unlocked(&mutex_);
+      const Status passed = io::Guarded("show what was committed", [&] {
+        outcome = Pass(asked);
+        return OkStatus();
+      });
+      if (!passed.ok()) Failed(passed);
+      retries_ = outcome == Outcome::kRetry ? std::min(retries_ + 1, kRetryDoublings) : 0;
+      Publish();
+    }
     if (outcome == Outcome::kAgain && last_passes < kLastPassesMax) continue;
     done_ = asked;
-    changed_.notify_all();
+    changed_.NotifyAll();
     if (last_passes > 0) return;
-    WaitForWork(&lock, asked, outcome);
+    WaitForWork(asked, outcome);
   }
 }
 
-void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome) {
-  const auto ready = [&] { return asked_ > asked || stop_; };
+void OrbaxView::WaitForWork(uint64_t asked, Outcome outcome) {
   milliseconds wait = milliseconds::max();
   if (Polls()) wait = options_.poll;
   if (counts_.held > 0) wait = std::min(wait, kHeldInterval);
@@ -196,15 +196,19 @@ void OrbaxView::WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, 
     wait = Polls() ? std::min(retry, kRetryMaxReading) : std::min(wait, retry);
   }
   if (lost_) wait = milliseconds::max();
-  if (wait == milliseconds::max()) {
-    changed_.wait(*lock, ready);
-  } else {
-    changed_.wait_for(*lock, wait, ready);
+  const bool for_ever = wait == milliseconds::max();
+  const auto end = for_ever ? Clock::time_point::max() : Clock::now() + wait;
+  while (asked_ <= asked && !stop_) {
+    if (for_ever) {
+      changed_.Wait(&mutex_);
+    } else if (!changed_.WaitUntil(&mutex_, end)) {
+      return;
+    }
   }
 }
 
 bool OrbaxView::AskedSince(uint64_t asked) const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   return asked_ > asked;
 }
 
@@ -442,7 +446,7 @@ void OrbaxView::Publish() {
       shown_.begin(), shown_.end(), [](const auto& each) { return each.second.held; }));
   counts_.not_shown = refused_.size();
   counts_.following = counts_.following && !lost_;
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   stats_ = counts_;
 }
 

@@ -4,11 +4,9 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -17,6 +15,7 @@
 #include "db/export/export.h"
 #include "db/store.h"
 #include "db/view/folder.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -69,7 +68,7 @@ class OrbaxView final : public View {
 
   OrbaxView(StoreReader& store, const ViewOptions& options, std::unique_ptr<ViewFolder> folder);
   Status Begin();
-  void Run();
+  void Run() STEPWELL_EXCLUDES(mutex_);
   Outcome Pass(uint64_t asked);
   Status FindRemoved();
   bool RemoveDead(const Wanted& wanted, bool held_too);
@@ -80,18 +79,17 @@ class OrbaxView final : public View {
   bool IsRefused(const std::string& name, const StoreSnapshot::Step& step) const;
   bool IsGone(const std::string& name, const StoreSnapshot::Step& step) const;
   Wanted WantedOf(const StoreSnapshot& snapshot) const;
-  void WaitForWork(std::unique_lock<std::mutex>* lock, uint64_t asked, Outcome outcome);
+  void WaitForWork(uint64_t asked, Outcome outcome) STEPWELL_REQUIRES(mutex_);
   bool Polls() const;
-  bool AskedSince(uint64_t asked) const;
+  bool AskedSince(uint64_t asked) const STEPWELL_EXCLUDES(mutex_);
   void Failed(const Status& status);
   void RemoveAll();
-  void Publish();
+  void Publish() STEPWELL_EXCLUDES(mutex_);
 
   StoreReader* const store_;
   const ViewOptions options_;
   const int pid_;
   std::unique_ptr<ViewFolder> folder_;
-  std::unique_ptr<std::thread> thread_;
 
   // The thread owns these; Begin owns them before it starts, and Close after it ended.
   std::shared_ptr<const StoreSnapshot> snapshot_;  // pins what is shown, or being made
@@ -106,14 +104,17 @@ class OrbaxView final : public View {
 
   std::atomic<bool> making_{true};
 
-  std::mutex close_mutex_;  // held by Close
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t asked_ = 1;  // guarded by mutex_, as all below
-  uint64_t done_ = 0;   // `asked_` when the newest pass began that has come to its end
-  bool stop_ = false;
-  bool closed_ = false;
-  ViewStats stats_;
+  io::Mutex close_mutex_ STEPWELL_ACQUIRED_BEFORE(mutex_);  // held by Start and Close
+  std::unique_ptr<std::thread> thread_ STEPWELL_GUARDED_BY(close_mutex_);
+
+  mutable io::Mutex mutex_;
+  io::CondVar changed_;
+  uint64_t asked_ STEPWELL_GUARDED_BY(mutex_) = 1;
+  // `asked_` when the newest pass began that has come to its end.
+  uint64_t done_ STEPWELL_GUARDED_BY(mutex_) = 0;
+  bool stop_ STEPWELL_GUARDED_BY(mutex_) = false;
+  bool closed_ STEPWELL_GUARDED_BY(mutex_) = false;
+  ViewStats stats_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 // Opens a view and lets it follow the store until the store is closed.

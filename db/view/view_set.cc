@@ -26,7 +26,7 @@ ViewSet::ViewSet() = default;
 ViewSet::~ViewSet() = default;
 
 void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, const LogSink& log) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   file_system_ = file_system;
   store_path_ = store->path();
   log_ = log;
@@ -63,15 +63,17 @@ void ViewSet::OpenRemembered(StoreReader* store, io::FileSystem* file_system, co
 
 void ViewSet::Start() {
   std::vector<std::shared_ptr<OrbaxView>> views;
+  LogSink log;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     views = views_;
+    log = log_;
   }
   // Without the lock: a view that is closed takes this one while it holds its own.
   for (const auto& view : views) {
     const Status started = view->Start();
     if (started.ok()) continue;
-    Log(log_, LogLevel::kWarning,
+    Log(log, LogLevel::kWarning,
         StrCat("view ", view->path(), " does not follow: ", started.message()));
     view->Close(/*keep=*/true).IgnoreError("only after a fork");
   }
@@ -80,7 +82,7 @@ void ViewSet::Start() {
 std::shared_ptr<OrbaxView> ViewSet::Take(const std::string& path, const ExportOptions& checkpoint) {
   std::shared_ptr<OrbaxView> found;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     const auto is_it = [&path](const auto& view) {
       return view->path() == path && view->Stats().following;
     };
@@ -96,7 +98,7 @@ std::shared_ptr<OrbaxView> ViewSet::Take(const std::string& path, const ExportOp
 Status ViewSet::Add(const std::shared_ptr<OrbaxView>& view, const RememberedView& remembered,
                     const LogSink& log) {
   std::vector<std::shared_ptr<OrbaxView>> gone;  // they end without the lock
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   if (closed_) return FailedPreconditionError("the store is closed");
   const auto left = std::stable_partition(views_.begin(), views_.end(),
                                           [](const auto& each) { return !each->closed(); });
@@ -116,7 +118,7 @@ Status ViewSet::Add(const std::shared_ptr<OrbaxView>& view, const RememberedView
 }
 
 void ViewSet::Forget(const std::string& path) {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   auto views = remembered_;
   std::erase_if(views, [&](const auto& each) { return each.path == path; });
   if (file_system_ == nullptr || views.size() == remembered_.size()) return;
@@ -132,7 +134,7 @@ Status ViewSet::Remember(std::vector<RememberedView> views) {
 void ViewSet::Close(bool keep) {
   std::vector<std::shared_ptr<OrbaxView>> views;
   {
-    const std::lock_guard lock(mutex_);
+    const io::MutexLock lock(&mutex_);
     closed_ = true;
     views = views_;  // they stay in the statistics
   }
@@ -140,7 +142,7 @@ void ViewSet::Close(bool keep) {
 }
 
 std::vector<ViewStats> ViewSet::Stats() const {
-  const std::lock_guard lock(mutex_);
+  const io::MutexLock lock(&mutex_);
   std::vector<ViewStats> stats;
   for (const auto& view : views_) stats.push_back(view->Stats());
   return stats;

@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "db/view/options.h"
 #include "io/disk.h"
 #include "io/log.h"
+#include "io/mutex.h"
 
 namespace stepwell::db {
 
@@ -41,15 +41,16 @@ class ViewSet {
   std::vector<ViewStats> Stats() const;
 
  private:
-  Status Remember(std::vector<RememberedView> views);  // mutex_ is held
+  Status Remember(std::vector<RememberedView> views) STEPWELL_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  bool closed_ = false;  // guarded by mutex_, as all below
-  std::vector<std::shared_ptr<OrbaxView>> views_;
-  io::FileSystem* file_system_ = nullptr;  // null: nothing is remembered
-  std::string store_path_;
-  LogSink log_;
-  std::vector<RememberedView> remembered_;
+  mutable io::Mutex mutex_;
+  bool closed_ STEPWELL_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<OrbaxView>> views_ STEPWELL_GUARDED_BY(mutex_);
+  // Null: nothing is remembered.
+  io::FileSystem* file_system_ STEPWELL_GUARDED_BY(mutex_) = nullptr;
+  std::string store_path_ STEPWELL_GUARDED_BY(mutex_);
+  LogSink log_ STEPWELL_GUARDED_BY(mutex_);
+  std::vector<RememberedView> remembered_ STEPWELL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stepwell::db

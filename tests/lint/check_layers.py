@@ -41,6 +41,10 @@ BEHIND_THE_DOOR = {
     "shutil": {"copytree", "move", "rmtree"},
     "tempfile": {"TemporaryDirectory", "mkdtemp"},
 }
+# Locks are io/mutex.h's, which clang checks (check_thread_safety.py).
+LOCKS = "io/mutex.h"
+STD_LOCK = re.compile(
+    r"std::(?:\w*mutex|lock_guard|unique_lock|scoped_lock|shared_lock|condition_variable\w*)\b")
 GROUND = "ground"  # the files of db/ itself
 ROOM = re.compile(r"^stepwell_room\((\w+)(?: NEEDS ([\w ]+))?", re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -251,6 +255,14 @@ def check_includes(name: str, text: str, root: pathlib.Path) -> Iterator[str]:
             yield f"{where}: only api/python/ may include {target}"
 
 
+def check_locks(name: str, lines: list[str]) -> Iterator[str]:
+    if name.split("/")[0] not in LAYERS or name == LOCKS:
+        return
+    for number, line in enumerate(lines, 1):
+        for match in STD_LOCK.finditer(line):
+            yield f"{name}:{number}: {match[0]}: take a lock of {LOCKS}, which the compiler checks"
+
+
 def check_in_build(path: pathlib.Path, name: str, root: pathlib.Path) -> Iterator[str]:
     """A source that no CMakeLists.txt names is dead: LevelDB's crash test was, for years."""
     folder = path.parent
@@ -292,6 +304,7 @@ def check_file(path: pathlib.Path, root: pathlib.Path) -> Iterator[str]:
         yield f"{name}: no #pragma once"
     if path.suffix in (".h", ".cc"):
         yield from check_includes(name, text, root)
+        yield from check_locks(name, lines)
     if path.suffix == ".cc":
         yield from check_in_build(path, name, root)
 

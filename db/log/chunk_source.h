@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way to a chunk's payload that can be believed: read from where it may lie, and checked
+// against the CRC of its record. Thread-safe.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "db/log/segment_files.h"
+#include "format/records.h"
+
+namespace stepwell::db {
+
+// A place where a chunk's payload may lie.
+class ChunkSource {
+ public:
+  virtual ~ChunkSource() = default;
+  // The bytes that should be the payload, unchecked; an error where this source has none.
+  virtual Result<std::string> Read(const format::ChunkRecord& chunk) = 0;
+};
+
+// The segment that the chunk's record names.
+class SegmentSource final : public ChunkSource {
+ public:
+  explicit SegmentSource(SegmentFiles* files) : files_(files) {}
+  Result<std::string> Read(const format::ChunkRecord& chunk) override;
+
+ private:
+  SegmentFiles* const files_;
+};
+
+// The sources of a store, in the order in which they are tried.
+class ChunkSources {
+ public:
+  explicit ChunkSources(SegmentFiles* files) : segments_(files), chain_{&segments_} {}
+  ChunkSources(const ChunkSources&) = delete;
+  ChunkSources& operator=(const ChunkSources&) = delete;
+
+  // The payload from the first source that has it with the CRC of `chunk`. Without one, the error
+  // of the first source: kDataLoss where its bytes are wrong.
+  Result<std::string> Fetch(const format::ChunkRecord& chunk) const;
+
+ private:
+  SegmentSource segments_;
+  const std::vector<ChunkSource*> chain_;
+};
+
+}  // namespace stepwell::db
