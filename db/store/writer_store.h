@@ -188,7 +188,7 @@ class WriterStore final : public Store {
   size_t jobs_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<SaveHandle::State>> unfinished_ STEPWELL_GUARDED_BY(mutex_);
   size_t saves_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
-  // Of Reclaim() and SealSegments().
+  // Counts calls of Reclaim() and SealSegments().
   size_t calls_in_flight_ STEPWELL_GUARDED_BY(mutex_) = 0;
   bool reclaim_idle_ STEPWELL_GUARDED_BY(mutex_) = false;  // since the store is being closed
   // The newest save of a step.

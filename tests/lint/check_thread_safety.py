@@ -21,7 +21,7 @@ CHECKS = ["-Wno-everything", "-Wthread-safety", "-Wthread-safety-beta", "-Werror
 # The program has no locks: it stands on the public headers, which have none.
 SOURCE = re.compile(r"(?:io|db|api/(?!cli/))[\w./-]*\.cc")
 MODULE = "api/python"
-# Of a compiler's command: what clang needs of it to parse the same, and those with a value.
+# The options of a compiler's command that clang needs to parse the same, and those with a value.
 KEPT = ("-I", "-D", "-U", "-std=")
 KEPT_WITH_VALUE = {"-I", "-D", "-U", "-isystem", "-include"}
 
