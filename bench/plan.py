@@ -36,6 +36,7 @@ TASKS = [
     Task("million", "orbax:run_million", ("million/",), "orbax", only="stepwell", rounds_max=2),
     _task("mesh", "mesh:run", alone=True),
     _task("space", "space:run", rounds_max=2),
+    _task("unchanged", "unchanged:run"),
     _memory("memory-numpy", "run_save_numpy", "memory/save-NumPy"),
     _memory("memory-restore", "run_restore", "memory/restore"),  # of what memory-numpy saved
     _memory("memory-jax", "run_save_jax", "memory/save-jax"),
