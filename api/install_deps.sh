@@ -15,7 +15,7 @@ STEPWELL_PYTHON="$STEPWELL_ROOT/.venv/bin/python"
 STEPWELL_BUILD_PACKAGES=(
   build-essential ca-certificates ccache cmake ninja-build pkg-config
   capnproto libblosc-dev libcapnp-dev libcli11-dev libisal-dev liblz4-dev librocksdb-dev
-  liburing-dev libzstd-dev nlohmann-json3-dev python3 python3-dev python3-venv
+  liburing-dev libxxhash-dev libzstd-dev nlohmann-json3-dev python3 python3-dev python3-venv
   zlib1g-dev)
 STEPWELL_TEST_PACKAGES=(
   btrfs-progs clang clang-format-14 e2fsprogs fio fish fuse3 groff-base libbenchmark-dev

@@ -100,6 +100,10 @@ struct LeafInput {
   // are the grid's, ascending by origin; their data is unused.
   std::vector<ConstBytes> payloads;
   format::CodecId codec = format::CodecId::kRaw;  // of `payloads`
+  // kArray. The ticket of the first of the saves up to this one that all had the same bytes here,
+  // as the caller knows without a look; 0: it does not know. They are read all the same unless this
+  // save refers to one of those.
+  uint64_t unchanged_since = 0;
   // kValue: the bytes (moved in). kArray: unused.
   std::string value;
 };
@@ -122,6 +126,8 @@ struct SaveRequest {
   // Other steps that end in this commit, as those that retention drops: pinned ones, and those that
   // are not there by then, are passed over. Not with `group`: Decision::dead says it there.
   std::vector<uint64_t> retire;
+  // The caller's number for this save, for LeafInput::unchanged_since, ascending; 0: none.
+  uint64_t ticket = 0;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;

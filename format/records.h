@@ -23,6 +23,15 @@ namespace stepwell::format {
 
 using Id128 = std::array<uint8_t, 16>;
 
+// XXH3-128 (format/hash.h). Zero: not known.
+struct Hash128 {
+  uint64_t low = 0;
+  uint64_t high = 0;
+
+  bool known() const { return low != 0 || high != 0; }
+  auto operator<=>(const Hash128&) const = default;
+};
+
 // The place of a payload, and its encoding.
 struct ChunkRecord {
   uint64_t segment = 0;
@@ -31,6 +40,8 @@ struct ChunkRecord {
   uint32_t logical_bytes = 0;  // decoded
   uint32_t crc = 0;            // of the payload without its trailer
   CodecId codec = CodecId::kRaw;
+  bool referenced = false;  // an earlier commit wrote the payload, for the same content
+  Hash128 hash;             // of the decoded bytes
   // The part whose segment it is, in a step that is read through the stores of several processes.
   // Records on disk lack it, since each is of the store that it lies in.
   uint32_t part = 0;
@@ -143,6 +154,12 @@ struct SegmentExtent {
   // and of its frames with the copies behind them.
   uint64_t block_bytes = 0;
   uint64_t frame_bytes = 0;
+  uint64_t referenced_bytes = 0;  // of stored_bytes: what an earlier commit wrote
+  // Where it owns nothing: the hash of the places of what it refers to there (PlacesHash). Steps
+  // with the same hash need the same bytes of the segment.
+  Hash128 places;
+
+  bool owns_nothing() const { return places.known(); }
   bool operator==(const SegmentExtent&) const = default;
 };
 
@@ -172,6 +189,7 @@ struct StepRecord {
   uint64_t chunk_count = 0;
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
+  uint64_t referenced_bytes = 0;       // of these: what earlier commits wrote; the rest is owned
   std::vector<SegmentExtent> extents;  // ascending by segment
   std::optional<GroupRecord> group;    // none: saved by one process alone
   bool operator==(const StepRecord&) const = default;

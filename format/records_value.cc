@@ -76,6 +76,9 @@ void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
   out.setCrc(record.crc);
   out.setLogicalBytes(record.logical_bytes);
   out.setCodec(static_cast<uint16_t>(record.codec));
+  out.setReferenced(record.referenced);
+  out.setHashLow(record.hash.low);
+  out.setHashHigh(record.hash.high);
 }
 
 void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
@@ -86,6 +89,8 @@ void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
   record->logical_bytes = in.getLogicalBytes();
   // An unknown codec is met when a payload is decoded: other leaves stay readable.
   record->codec = static_cast<CodecId>(in.getCodec());
+  record->referenced = in.getReferenced();
+  record->hash = {in.getHashLow(), in.getHashHigh()};
   Require(record->stored_bytes >= kCrcBytes, "payload shorter than its CRC");
   Require(record->logical_bytes <= kPayloadLogicalMax, "chunk too large");
   Require(record->offset_bytes <= UINT64_MAX - record->stored_bytes, "offset out of range");
@@ -252,6 +257,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setLeafCount(record.leaf_count);
   out.setChunkCount(record.chunk_count);
   out.setLogicalBytes(record.logical_bytes);
+  out.setReferencedBytes(record.referenced_bytes);
   out.setStoredBytes(record.stored_bytes);
   if (record.group) WriteGroup(*record.group, out.initGroup());
   if (record.extents.empty()) return;
@@ -263,6 +269,9 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
     extents[i].setStoredBytes(extent.stored_bytes);
     extents[i].setBlockBytes(extent.block_bytes);
     extents[i].setFrameBytes(extent.frame_bytes);
+    extents[i].setReferencedBytes(extent.referenced_bytes);
+    extents[i].setPlacesLow(extent.places.low);
+    extents[i].setPlacesHigh(extent.places.high);
   }
 }
 
@@ -285,6 +294,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->leaf_count = in.getLeafCount();
   record->chunk_count = in.getChunkCount();
   record->logical_bytes = in.getLogicalBytes();
+  record->referenced_bytes = in.getReferencedBytes();
   record->stored_bytes = in.getStoredBytes();
   ReadList(in.getExtents(), &record->extents,
            [](schema::Extent::Reader extent, SegmentExtent* out) {
@@ -293,6 +303,8 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
              out->stored_bytes = extent.getStoredBytes();
              out->block_bytes = extent.getBlockBytes();
              out->frame_bytes = extent.getFrameBytes();
+             out->referenced_bytes = extent.getReferencedBytes();
+             out->places = {extent.getPlacesLow(), extent.getPlacesHigh()};
            });
   if (in.hasGroup()) ReadGroup(in.getGroup(), &record->group.emplace());
   Require(record->commit > 0, "commit number 0");

@@ -64,28 +64,36 @@ Json StepJson(const Line& line) {
   Json items = Json::array();
   for (const ItemInfo& item : step.items) items.push_back(item.name);
   Json stored = step.stored_bytes;
-  if (!line.problem.empty()) stored = nullptr;
-  Json json = {{"step", step.step},     {"time", UtcTime(step.time)},
-               {"commit", step.commit}, {"pinned", step.pinned},
-               {"items", items},        {"metrics", line.metrics},
-               {"leaves", step.leaves}, {"logical_bytes", step.logical_bytes},
-               {"stored_bytes", stored}};
+  Json owned = step.stored_bytes - step.referenced_bytes;
+  if (!line.problem.empty()) stored = owned = nullptr;
+  Json json = {{"step", step.step},      {"time", UtcTime(step.time)},
+               {"commit", step.commit},  {"pinned", step.pinned},
+               {"items", items},         {"metrics", line.metrics},
+               {"leaves", step.leaves},  {"logical_bytes", step.logical_bytes},
+               {"stored_bytes", stored}, {"owned_bytes", owned}};
   if (!line.problem.empty()) json["problem"] = line.problem;
   return json;
 }
 
-// A column for pins where there are any, and one for each metric where they are few.
+// Makes the table, with a column for what is a step's own where steps refer to others, one for pins
+// where there are any, and one for each metric where they are few.
 std::string LinesText(const std::vector<Line>& lines) {
   std::set<std::string> names;
   bool any_pinned = false;
+  bool any_referenced = false;
   for (const Line& line : lines) {
     any_pinned = any_pinned || line.step.pinned;
+    any_referenced = any_referenced || line.step.referenced_bytes > 0;
     for (const auto& [name, value] : line.metrics) names.insert(name);
   }
   if (names.size() > kMetricColumnsMax) names.clear();
   std::vector<std::string> header = {"STEP", "COMMITTED", "ITEMS", "LEAVES",
                                      "SIZE", "STORED",    "RATIO"};
   std::vector<bool> right = {true, false, false, true, true, true, true};
+  if (any_referenced) {
+    header.push_back("OWN");
+    right.push_back(true);
+  }
   if (any_pinned) {
     header.push_back("PIN");
     right.push_back(false);
@@ -102,6 +110,10 @@ std::string LinesText(const std::vector<Line>& lines) {
                     HumanCount(step.leaves), HumanBytes(step.logical_bytes),
                     known ? HumanBytes(step.stored_bytes) : "?",
                     known ? Ratio(step.logical_bytes, step.stored_bytes) : "?"});
+    if (any_referenced) {
+      const uint64_t owned = step.stored_bytes - step.referenced_bytes;
+      rows.back().push_back(known ? HumanBytes(owned) : "?");
+    }
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);

@@ -67,6 +67,7 @@ StepInfo ToPublic(const format::StepRecord& record) {
   info.chunks = record.chunk_count;
   info.logical_bytes = record.logical_bytes;
   info.stored_bytes = record.stored_bytes;
+  info.referenced_bytes = record.referenced_bytes;
   if (record.group && record.group->parts.size() > 1) info.processes = record.group->parts;
   info.metadata_json = record.metadata_json;
   info.metrics_json = record.metrics_json;

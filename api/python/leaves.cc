@@ -207,7 +207,27 @@ PathComponent ComponentFromPython(nb::handle component) {
   return out;
 }
 
-std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy) {
+SavedArrays::~SavedArrays() {
+  for (const auto& [key, entry] : arrays_) Py_DECREF(entry.reference);
+}
+
+void SavedArrays::Add(const std::string& key, PyObject* array, uint64_t since) {
+  PyObject* reference = PyWeakref_NewRef(array, nullptr);
+  if (reference == nullptr) {
+    PyErr_Clear();  // then it is read again
+    return;
+  }
+  if (!arrays_.emplace(key, Entry{reference, since}).second) Py_DECREF(reference);
+}
+
+uint64_t SavedArrays::SavedSince(const std::string& key, PyObject* array) const {
+  const auto it = arrays_.find(key);
+  if (it == arrays_.end() || PyWeakref_GetObject(it->second.reference) != array) return 0;
+  return it->second.since;
+}
+
+std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy,
+                                           const SavedArrays* before, SavedArrays* saved) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
     const auto& item = nb::cast<const ItemRows&>(entry);
@@ -215,8 +235,14 @@ std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_
     input.name = TextOf(item.name.ptr());
     input.kind = item.kind;
     input.leaves.reserve(nb::len(item.rows));
-    for (nb::handle row : item.rows) {
-      input.leaves.push_back(LeafFromRow(input.name, nb::cast<const Row&>(row), to_numpy));
+    for (nb::handle entry_of_row : item.rows) {
+      const Row& row = nb::cast<const Row&>(entry_of_row);
+      db::LeafInput& leaf = input.leaves.emplace_back(LeafFromRow(input.name, row, to_numpy));
+      PyObject* const array = row.tag == RowTag::kJax ? row.data.ptr() : row.source.ptr();
+      if (array == nullptr) continue;
+      if (before != nullptr) leaf.unchanged_since = before->SavedSince(leaf.record.key, array);
+      saved->Add(leaf.record.key, array,
+                 leaf.unchanged_since == 0 ? saved->ticket() : leaf.unchanged_since);
     }
   }
   return inputs;
@@ -316,6 +342,11 @@ void BindRows(nb::module_& m) {
   BindText(rows, "prng_impl", &Row::prng_impl);
   BindText(rows, "sharding", &Row::sharding);
   BindText(rows, "variable_types", &Row::variable_types);
+  rows.def_prop_rw(
+      "source", [](const Row& row) { return row.source.is_valid() ? row.source : nb::none(); },
+      [](Row& row, nb::object source) { row.source = std::move(source); },
+      nb::for_getter(nb::sig("def source(self) -> typing.Any")),
+      nb::for_setter(nb::sig("def source(self, source: typing.Any, /) -> None")));
   BindDetail(rows, "shape", &RowDetails::shape);
   BindDetail(rows, "shard_shape", &RowDetails::shard_shape, nb::for_setter(arg("value").none()));
   BindDetail(rows, "origins", &RowDetails::origins);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "db/store.h"
@@ -49,6 +50,7 @@ struct Row {
   // The type of the NNX Variable that holds the value; if Variables are nested, all types,
   // outermost first, with a space between.
   nanobind::object variable_types{};
+  nanobind::object source{};              // kShards: the jax.Array that the shards are of, or null
   std::unique_ptr<RowDetails> details{};  // null: none
 };
 
@@ -59,10 +61,36 @@ struct ItemRows {
   format::ItemKind kind = format::ItemKind::kTree;
 };
 
+// The jax.Arrays of one save, by their leaves' keys. An array is immutable: one that is there again
+// is unchanged. Holds weak references. Needs the GIL.
+class SavedArrays {
+ public:
+  explicit SavedArrays(uint64_t ticket) : ticket_(ticket) {}
+  ~SavedArrays();
+  SavedArrays(const SavedArrays&) = delete;
+  SavedArrays& operator=(const SavedArrays&) = delete;
+
+  uint64_t ticket() const { return ticket_; }  // db::SaveRequest's
+  // `since`: the ticket of the first of the saves up to this one that all had this array there.
+  void Add(const std::string& key, PyObject* array, uint64_t since);
+  // That ticket; 0: this save had another array there, or none.
+  uint64_t SavedSince(const std::string& key, PyObject* array) const;
+
+ private:
+  struct Entry {
+    PyObject* reference = nullptr;
+    uint64_t since = 0;
+  };
+  const uint64_t ticket_;
+  std::unordered_map<std::string, Entry> arrays_;
+};
+
 // `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be
 // viewed directly; returns an ndarray that is not changed elsewhere. Raises on bad paths. Needs the
 // GIL.
-std::vector<db::ItemInput> ItemsFromPython(const nanobind::list& items, nanobind::object to_numpy);
+// `before` (may be null) are the arrays of an earlier save; those of this one are added to `saved`.
+std::vector<db::ItemInput> ItemsFromPython(const nanobind::list& items, nanobind::object to_numpy,
+                                           const SavedArrays* before, SavedArrays* saved);
 
 // A str as UTF-8, lone surrogates as their three bytes.
 std::string TextOf(PyObject* text);

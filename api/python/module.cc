@@ -65,8 +65,10 @@ class Core {
     if (pid_ != getpid()) {
       (void)store_.release();
       (void)new auto(std::move(left_));
+      (void)new auto(std::move(saved_arrays_));
       return;
     }
+    saved_arrays_.reset();
     nb::gil_scoped_release release;
     left_.clear();  // waits; they use the store
     store_.reset();
@@ -76,12 +78,17 @@ class Core {
 
   std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items,
                                nb::object to_numpy) {
-    request.items = ItemsFromPython(items, std::move(to_numpy));
-    return std::make_unique<Handle>(
-        RunInterruptible([&](const std::function<bool()>& keep_waiting) {
+    const std::shared_ptr<const SavedArrays> before = saved_arrays_;
+    auto saved = std::make_shared<SavedArrays>(++tickets_);
+    request.items = ItemsFromPython(items, std::move(to_numpy), before.get(), saved.get());
+    request.ticket = saved->ticket();
+    auto handle =
+        std::make_unique<Handle>(RunInterruptible([&](const std::function<bool()>& keep_waiting) {
           request.keep_waiting = keep_waiting;
           return store_->Save(std::move(request));
         }));
+    saved_arrays_ = std::move(saved);
+    return handle;
   }
 
   // A signal's handler that runs within a save's copy.
@@ -249,6 +256,8 @@ class Core {
   }
 
   std::unique_ptr<db::Store> store_;
+  std::shared_ptr<const SavedArrays> saved_arrays_;  // of the newest save; under the GIL
+  uint64_t tickets_ = 0;                             // of saves
   std::vector<std::future<Status>> left_;  // the waits that were interrupted; under the GIL
   const pid_t pid_;
 };

@@ -35,8 +35,11 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
     records.push_back(std::move(record));
   }
   SumItems(&step);
+  auto extents = job->extents;
+  AddReferenced(records, log_->block_bytes(), &extents);
   const auto add = [&](std::shared_ptr<LiveStep> added) {
-    return AddCommit(job->extents, job->estimated_bytes, std::move(added), records, texts, entry);
+    return AddCommit(std::move(extents), job->estimated_bytes, std::move(added), records, texts,
+                     entry);
   };
   if (job->group) {
     STEPWELL_RETURN_IF_ERROR(add(std::move(live)));
@@ -49,6 +52,13 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
     AddRetired(*live, job->steps, &entry->change);
     STEPWELL_RETURN_IF_ERROR(add(std::move(live)));
   }
+  const LiveStep& added = job->group ? *entry->change.prepared : *entry->change.added;
+  auto base = std::make_shared<BaseRecords>();
+  base->step = added.record.step;
+  base->commit = added.record.commit;
+  base->ticket = job->ticket;
+  base->leaves = std::move(records);
+  job->committed = std::move(base);
   job->ReleaseHolds();
   job->leaves.clear();
   return OkStatus();
@@ -116,9 +126,12 @@ Status BatchBuilder::AddCommit(std::map<uint64_t, format::SegmentExtent> extents
     extent.segment = place.segment;
     extent.end_bytes = std::max(extent.end_bytes, place.offset_bytes + taken.bytes);
     extent.frame_bytes += taken.bytes;
+    extent.places = {};
     commit.blocks.push_back({place, run.front().key, run.front().first_chunk});
   }
   STEPWELL_DCHECK(HoldsAll(extents, records), "a step's extents do not hold its chunks");
+  live->record.referenced_bytes = 0;
+  for (const auto& [id, extent] : extents) live->record.referenced_bytes += extent.referenced_bytes;
   live->record.commit = log_->tip_commit() + 1;
   commit.step = live->record;
   commit.step.metadata_json = texts->metadata_json;
@@ -148,6 +161,7 @@ Status BatchBuilder::AddCommitFrame(std::map<uint64_t, format::SegmentExtent> ex
     const auto set_extents = [&](uint64_t end, uint64_t frame_bytes) {
       with_frame[segment->id].end_bytes = end;
       with_frame[segment->id].frame_bytes += frame_bytes;
+      with_frame[segment->id].places = {};
       commit->step.extents.clear();
       for (const auto& [id, extent] : with_frame) commit->step.extents.push_back(extent);
     };

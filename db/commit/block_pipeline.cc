@@ -15,6 +15,13 @@ constexpr size_t kEncodesInFlightMax = 8;
 // 4 MiB writes: a few of them keep any local drive busy.
 constexpr size_t kBlockWritesInFlightMax = 8;
 
+// What only the bases of saves in flight keep on a full disk may be given back.
+void DropBases(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
+  for (const auto& job : jobs) {
+    if (job->base != nullptr) job->base->Drop();
+  }
+}
+
 }  // namespace
 
 void BlockPipeline::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
@@ -40,7 +47,7 @@ void BlockPipeline::NeedOutput(std::shared_ptr<SaveJob> job, size_t index,
 
 void BlockPipeline::Run(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
   StartEncodes(jobs);
-  StartWrites();
+  StartWrites(jobs);
 }
 
 // A free block; null when there will be one later, and when the job has failed: where the kernel
@@ -110,7 +117,7 @@ void BlockPipeline::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index
   });
 }
 
-void BlockPipeline::StartWrites() {
+void BlockPipeline::StartWrites(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
   while (!ready_.empty() && writes_in_flight_ < kBlockWritesInFlightMax) {
     JobBlock ready = std::move(ready_.front());
     ready_.pop_front();
@@ -124,9 +131,16 @@ void BlockPipeline::StartWrites() {
       BlockDone(ready);
       continue;
     }
+    if (ready.encoded.used_bytes == 0) {  // all of it is in the base
+      RecordChunks(ready, /*segment=*/nullptr, 0);
+      BlockDone(ready);
+      continue;
+    }
     auto placement = log_->PlaceBlock(ready.encoded.used_bytes, job->estimated_bytes);
     if (placement.ok()) reclaim_->RoomMayHaveCome();
-    if (placement.status().code() == StatusCode::kResourceExhausted && reclaim_->WaitForSpace()) {
+    const bool is_full = placement.status().code() == StatusCode::kResourceExhausted;
+    if (is_full) DropBases(jobs);
+    if (is_full && reclaim_->WaitForSpace()) {
       // Space is just being given back: tried again when it has been.
       ready_.push_front(std::move(ready));
       return;
@@ -170,7 +184,7 @@ void BlockPipeline::Written(BlockWrite* raw) {
     options_->instruments->bytes_written += write->vector.iov_len;
     options_->instruments->Wrote(&job->times, write->submitted_ns, job->step,
                                  write->vector.iov_len);
-    RecordChunks(*write);
+    RecordPlaces(*write);
   } else {
     // No space, although the range was reserved, is what file systems say that cannot reserve, or
     // that never write in place (btrfs). Nothing acknowledged lies there: this save fails alone.
@@ -182,33 +196,46 @@ void BlockPipeline::Written(BlockWrite* raw) {
   BlockDone(write->ready);
 }
 
-// The places of the block's chunks are known: they go into the records of the leaves.
-void BlockPipeline::RecordChunks(const BlockWrite& write) {
-  SaveJob* job = write.ready.job.get();
-  auto& extent = job->extents[write.segment->id];
+void BlockPipeline::RecordPlaces(const BlockWrite& write) {
+  auto& extent = write.ready.job->extents[write.segment->id];
   extent.segment = write.segment->id;
   extent.end_bytes =
       std::max(extent.end_bytes, write.offset_bytes + write.ready.encoded.used_bytes);
   extent.block_bytes += write.vector.iov_len;
-  const BlockTask& task = write.ready.task();
-  STEPWELL_DCHECK(task.chunks.size() == write.ready.encoded.chunks.size(),
+  for (const EncodedChunk& chunk : write.ready.encoded.chunks) {
+    if (!chunk.same) extent.stored_bytes += chunk.stored_bytes;
+  }
+  RecordChunks(write.ready, write.segment, write.offset_bytes);
+}
+
+// The places of the block's chunks are known: they go into the records of the leaves.
+void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
+                                 uint64_t offset_bytes) {
+  const BlockTask& task = ready.task();
+  STEPWELL_DCHECK(task.chunks.size() == ready.encoded.chunks.size(),
                   "a block has other chunks than its task");
   for (size_t i = 0; i < task.chunks.size(); ++i) {
     const ChunkTask& chunk = task.chunks[i];
-    const EncodedChunk& encoded = write.ready.encoded.chunks[i];
-    STEPWELL_DCHECK(encoded.offset_bytes + encoded.stored_bytes <= write.ready.encoded.used_bytes,
-                    "a chunk does not lie in its block");
-    auto& record = job->leaves[chunk.leaf].input.record;
+    const EncodedChunk& encoded = ready.encoded.chunks[i];
+    PlannedLeaf& leaf = ready.job->leaves[chunk.leaf];
+    auto& record = leaf.input.record;
     record.chunks.resize(record.chunk_count);
     format::ChunkRecord& stored = record.chunks[chunk.chunk_index];
     STEPWELL_DCHECK(stored.stored_bytes == 0, "a chunk was written twice");
-    stored.segment = write.segment->id;
-    stored.offset_bytes = write.offset_bytes + encoded.offset_bytes;
+    if (encoded.same) {
+      stored = leaf.base->chunks[chunk.chunk_index];
+      stored.referenced = true;
+      continue;
+    }
+    STEPWELL_DCHECK(encoded.offset_bytes + encoded.stored_bytes <= ready.encoded.used_bytes,
+                    "a chunk does not lie in its block");
+    stored.segment = segment->id;
+    stored.offset_bytes = offset_bytes + encoded.offset_bytes;
     stored.stored_bytes = encoded.stored_bytes;
     stored.logical_bytes = chunk.logical_bytes;
     stored.crc = encoded.crc;
-    stored.codec = job->leaves[chunk.leaf].codec;
-    extent.stored_bytes += encoded.stored_bytes;
+    stored.codec = leaf.codec;
+    stored.hash = encoded.hash;
   }
 }
 

@@ -55,12 +55,13 @@ class BlockPipeline {
   io::BufferPool::Block* AcquireOutput(SaveJob* job);
   void StartEncodes(const std::deque<std::shared_ptr<SaveJob>>& jobs);
   bool StartPendingEncodes();
-  void StartWrites();
+  void StartWrites(const std::deque<std::shared_ptr<SaveJob>>& jobs);
   void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,
               io::BufferPool::Block* output);
   void SubmitWrite(JobBlock ready, const LogWriter::Placement& place);
   void Written(BlockWrite* write);
-  void RecordChunks(const BlockWrite& write);
+  void RecordPlaces(const BlockWrite& write);
+  static void RecordChunks(const JobBlock& ready, const Segment* segment, uint64_t offset_bytes);
   void BlockDone(const JobBlock& ready);
 
   const EngineOptions* const options_;

@@ -222,6 +222,7 @@ void Committer::Publish() {
   log_->NoteSegments();
   reclaim_->AfterCommit();
   for (BatchEntry& entry : batch->entries) {
+    if (entry.job->committed != nullptr) options_->bases->Add(std::move(entry.job->committed));
     options_->index->Note(entry.change);
     NoteSaved(*batch, entry);
     entry.job->state->Finish(OkStatus());
@@ -233,6 +234,7 @@ void Committer::Apply(const BatchEntry& entry) {
   const auto& decided = entry.change.decided;
   const bool aborted = decided != nullptr && entry.change.added == nullptr;
   const bool is_move = entry.job->is_move;
+  options_->live->Commit(entry.change);
   if (aborted) reclaim_->AddSuspects(decided->record.extents);
   for (const auto& dead : entry.change.killed) {
     reclaim_->AddSuspects(dead->record.extents);
@@ -242,7 +244,6 @@ void Committer::Apply(const BatchEntry& entry) {
     reclaim_->evacuator().NoteMoved(entry.place.segment, entry.job->rewritten->record.extents,
                                     entry.change.added->record.extents);
   }
-  options_->live->Commit(entry.change);
   log_->NoteChange(entry.change);
   if (entry.change.losses) losses_ = *entry.change.losses;
   marks_->NoteCommit(entry.change.commit, entry.place, aborted || !entry.change.killed.empty());

@@ -15,6 +15,7 @@
 #include "db/log/live_steps.h"
 #include "db/log/segment_files.h"
 #include "db/log/slot_file.h"
+#include "db/save/base.h"
 #include "db/stats/instruments.h"
 #include "format/records.h"
 #include "io/buffer.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   SegmentFiles* files = nullptr;
   LiveSteps* live = nullptr;
   IndexKeeper* index = nullptr;
+  NewestBases* bases = nullptr;
   Instruments* instruments = nullptr;
   io::BufferPool* pool = nullptr;
   io::Disk* disk = nullptr;

@@ -196,6 +196,7 @@ void Evacuator::Written(Write* raw) {
     const Move::Chunk& which = move->chunks[move->block_begin + i];
     format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
     chunk.segment = write->segment->id;
+    chunk.referenced = false;
     chunk.offset_bytes = write->offset_bytes + move->offsets[i];
     move->bytes += chunk.stored_bytes;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "db/log/footprint.h"
+#include "format/hash.h"
 
 namespace stepwell::db {
 namespace {
@@ -115,6 +116,30 @@ bool HoldsAll(const std::map<uint64_t, format::SegmentExtent>& extents,
   return true;
 }
 
+void AddReferenced(std::span<const LeafRecord> records, size_t block_bytes,
+                   std::map<uint64_t, format::SegmentExtent>* extents) {
+  std::map<uint64_t, std::vector<format::PayloadPlace>> referred;
+  for (const LeafRecord& record : records) {
+    for (const auto& chunk : record.chunks) {
+      if (chunk.referenced)
+        referred[chunk.segment].push_back({chunk.offset_bytes, chunk.stored_bytes});
+    }
+  }
+  for (auto& [segment, places] : referred) {
+    auto& extent = (*extents)[segment];
+    extent.segment = segment;
+    const format::Hash128 hash = format::PlacesHash(&places);
+    if (extent.block_bytes == 0) extent.places = hash;
+    for (const format::PayloadPlace& place : places) {
+      extent.stored_bytes += place.stored_bytes;
+      extent.referenced_bytes += place.stored_bytes;
+    }
+    const format::PayloadPlace& last = places.back();
+    extent.end_bytes =
+        std::max(extent.end_bytes, AlignUp(last.offset_bytes + last.stored_bytes, block_bytes));
+  }
+}
+
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord>& records,
                                                     size_t block_bytes) {
   std::map<uint64_t, format::SegmentExtent> extents;
@@ -122,6 +147,7 @@ std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord
   std::set<std::pair<uint64_t, uint64_t>> seen;  // payloads that two leaves have count once
   for (const LeafRecord& record : records) {
     for (const auto& chunk : record.chunks) {
+      if (chunk.referenced) continue;
       if (!seen.emplace(chunk.segment, chunk.offset_bytes).second) continue;
       auto& extent = extents[chunk.segment];
       const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes);
@@ -134,6 +160,7 @@ std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord
   for (auto& [segment, ranges] : blocks) {
     extents[segment].block_bytes = TotalBytes(Normalize(std::move(ranges)));
   }
+  AddReferenced(records, block_bytes, &extents);
   return extents;
 }
 

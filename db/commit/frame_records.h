@@ -31,7 +31,11 @@ void SumItems(format::StepRecord* step);
 bool HoldsAll(const std::map<uint64_t, format::SegmentExtent>& extents,
               std::span<const format::LeafRecord> records);
 
-// Computes the extent of these leaves' chunks in each segment.
+// Adds what the step refers to, of earlier commits, to the extents of what it owns.
+void AddReferenced(std::span<const format::LeafRecord> records, size_t block_bytes,
+                   std::map<uint64_t, format::SegmentExtent>* extents);
+
+// Computes the extent of these leaves' chunks in each segment, without frames.
 std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<format::LeafRecord>& records,
                                                     size_t block_bytes);
 

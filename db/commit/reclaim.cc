@@ -137,14 +137,15 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Segmen
     state.needed = Normalize(std::move(state.needed));
   }
   state.has_live = !use.live.empty();
+  state.referenced = use.referenced;
   if (!state.has_live && !state.pinned && !state.has_catalog) return state;
-  // Without reading records: what the steps' extents say may leave nothing to gain. Steps share no
-  // block.
+  // Without reading records: what the steps' extents say they own may leave nothing to gain.
   uint64_t stored = TotalBytes(state.needed);
   const auto count = [&](const std::vector<format::SegmentExtent>& extents,
                          const format::FramePlace& place) {
     for (const auto& extent : extents) {
-      if (extent.segment == id) stored += AlignUp(extent.stored_bytes, kGrainBytes);
+      if (extent.segment != id) continue;
+      stored += AlignUp(extent.stored_bytes - extent.referenced_bytes, kGrainBytes);
     }
     if (place.segment == id) stored += AlignUp(place.length_bytes, kGrainBytes);
   };
@@ -354,7 +355,7 @@ ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& 
   const uint64_t moved_gain = segment.allocated_bytes > segment.moved_bytes
                                   ? segment.allocated_bytes - segment.moved_bytes
                                   : 0;
-  if (segment.has_live && !segment.has_catalog &&
+  if (segment.has_live && !segment.referenced && !segment.has_catalog &&
       segment.moved_bytes < segment.allocated_bytes / 2 &&
       moved_gain >= std::max<uint64_t>(limits.evacuate_gain_min, 1)) {
     decision.action = limits.settled ? ReclaimAction::kEvacuate : ReclaimAction::kLater;

@@ -26,6 +26,7 @@ namespace stepwell::db {
 // A segment below the guard that is not written to.
 struct SegmentState {
   bool has_live = false;     // some live step has an extent here
+  bool referenced = false;   // several may need the same payload: it is not moved
   bool has_catalog = false;  // recovery may read its catalog
   bool pinned = false;       // a dead step has one that is read: it cannot be moved
   bool known = false;        // `needed` is all that is needed (else frames are damaged)

@@ -41,6 +41,9 @@ void ReclaimScheduler::Begin(const format::Id128& store_id) {
 void ReclaimScheduler::AddSuspects(const std::vector<format::SegmentExtent>& extents) {
   const uint64_t newest = engine_->log().newest_segment();
   for (const auto& extent : extents) {
+    // Nothing became needless where another step refers to the same.
+    if (extent.owns_nothing() && options_->live->HasReferrer(extent.segment, extent.places))
+      continue;
     suspects_.insert(extent.segment);
     if (newest != 0) first_death_.try_emplace(extent.segment, newest);
   }

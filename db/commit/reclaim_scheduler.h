@@ -31,7 +31,7 @@ class ReclaimScheduler {
 
   // The engine has started: passes may begin.
   void Begin(const format::Id128& store_id);
-  // Something ended that lies there.
+  // Something ended that lies there, as LiveSteps knows already.
   void AddSuspects(const std::vector<format::SegmentExtent>& extents);
   // A full disk may have room again.
   void RoomMayHaveCome() { space_asked_ = false; }

@@ -54,14 +54,20 @@ bool KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
   return !ranked.empty();
 }
 
+// Of steps that are kept together the oldest takes all that it has, also what it refers to; newer
+// ones take what they own, as they refer to older ones for the rest.
 void KeepWithinBytes(uint64_t budget, std::span<const KeepCandidate> candidates, size_t added,
                      std::vector<bool>* keep) {
   // The step being committed is there in any case, so it takes its part first.
-  uint64_t used = candidates[added].stored_bytes;
+  uint64_t newer = 0;  // all but the oldest
+  size_t oldest = added;
+  if (candidates[added].stored_bytes > budget) return;
   for (size_t i = candidates.size(); i-- > 0;) {
     if (i == added) continue;
-    if (used > budget || candidates[i].stored_bytes > budget - used) return;
-    used += candidates[i].stored_bytes;
+    const uint64_t owned = candidates[oldest].stored_bytes - candidates[oldest].referenced_bytes;
+    if (newer + owned > budget || candidates[i].stored_bytes > budget - newer - owned) return;
+    newer += owned;
+    oldest = i;
     (*keep)[i] = true;
   }
 }

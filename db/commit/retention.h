@@ -35,9 +35,10 @@ struct KeepCandidate {
   int64_t time_ns = 0;
   uint64_t stored_bytes = 0;
   bool pinned = false;
-  std::string metrics_json;      // empty: none
-  bool metrics_unknown = false;  // they cannot be read: it may be the best
-  bool is_old = false;           // saved before this session began
+  std::string metrics_json;       // empty: none
+  bool metrics_unknown = false;   // they cannot be read: it may be the best
+  bool is_old = false;            // saved before this session began
+  uint64_t referenced_bytes = 0;  // of stored_bytes: what earlier steps wrote
 };
 // For each rule, whether it keeps each of the candidates once the one at `added` is committed.
 // A rule on a metric that no candidate has cannot tell the good from the bad, and takes nothing

@@ -111,9 +111,14 @@ Result<KeepRule> RuleOf(const JsonNode& node) {
 }  // namespace
 
 KeepCandidate CandidateOf(const LiveStep& live) {
-  return {live.record.step,   live.age_time_ns,  live.record.stored_bytes,
-          live.record.pinned, live.metrics_json, live.metrics_unknown,
-          live.is_old};
+  return {live.record.step,
+          live.age_time_ns,
+          live.record.stored_bytes,
+          live.record.pinned,
+          live.metrics_json,
+          live.metrics_unknown,
+          live.is_old,
+          live.record.referenced_bytes};
 }
 
 std::string DescribeRule(const KeepRule& rule) {

@@ -47,6 +47,7 @@ struct SaveJob {
   std::vector<format::ItemRecord> items;
   std::string metadata_json;
   std::string metrics_json;
+  uint64_t ticket = 0;  // kSave: SaveRequest's
   std::shared_ptr<SaveHandle::State> state;
   uint64_t estimated_bytes = 0;  // logical bytes: sizes segments
 
@@ -54,6 +55,7 @@ struct SaveJob {
   std::vector<PlannedLeaf> leaves;  // ascending by key
   std::vector<BlockTask> staged_blocks;
   std::vector<BlockTask> held_blocks;
+  std::shared_ptr<SaveBase> base;  // null: nothing is shared
 
   SaveTimes times;  // each by the thread that it names
 
@@ -61,6 +63,9 @@ struct SaveJob {
   std::atomic<bool> failed{false};
   // Staged blocks that are encoded and not written yet. Any thread.
   std::atomic<size_t> staged_ahead{0};
+
+  // kSave: its leaves, once its frame is placed.
+  std::shared_ptr<const BaseRecords> committed;
 
   // Written before `state` finishes, read after: kDecide.
   Decided decided;

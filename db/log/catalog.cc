@@ -17,7 +17,7 @@ constexpr uint64_t kSmallShareOfSegment = 16;
 constexpr uint64_t kSmallsPerPage = 16;
 
 uint64_t EstimatedBytes(const format::StepRecord& record) {
-  uint64_t bytes = 256 + 48 * record.extents.size();
+  uint64_t bytes = 256 + 72 * record.extents.size();
   for (const auto& item : record.items) bytes += 64 + item.name.size();
   if (record.group) bytes += 96 + 4 * record.group->parts.size();
   return bytes;

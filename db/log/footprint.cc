@@ -28,7 +28,9 @@ void AddFrame(const format::FramePlace& place, uint64_t length_bytes, Footprint*
 
 // The live steps' use of one segment.
 struct LiveBytes {
-  uint64_t payload_bytes = 0;
+  uint64_t owned_bytes = 0;  // payloads
+  uint64_t referenced_bytes =
+      0;                     // the most that one step refers to, whether the owner lives or not
   uint64_t block_bytes = 0;  // of payloads
   uint64_t frame_bytes = 0;
   uint64_t end_bytes = 0;
@@ -51,7 +53,8 @@ std::map<uint64_t, LiveBytes> LiveBytesBySegment(const SpaceQuery& query) {
   for (const auto& live : query.live) {
     for (const format::SegmentExtent& extent : live->record.extents) {
       LiveBytes& use = uses[extent.segment];
-      use.payload_bytes += extent.stored_bytes;
+      use.owned_bytes += extent.stored_bytes - extent.referenced_bytes;
+      use.referenced_bytes = std::max(use.referenced_bytes, extent.referenced_bytes);
       use.block_bytes += extent.block_bytes;
       use.frame_bytes += extent.frame_bytes;
       use.end_bytes = std::max(use.end_bytes, extent.end_bytes);
@@ -78,8 +81,8 @@ void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info,
     *part += taken;
     left -= taken;
   };
-  take(use.payload_bytes, &space->live_bytes);
-  take(use.block_bytes - std::min(use.block_bytes, use.payload_bytes), &space->padding_bytes);
+  take(std::max(use.owned_bytes, use.referenced_bytes), &space->live_bytes);
+  take(use.block_bytes - std::min(use.block_bytes, use.owned_bytes), &space->padding_bytes);
   take(use.frame_bytes + TotalBytes(edges), &space->overhead_bytes);
   uint64_t end = info.size_bytes;
   if (query.open_ends) {

@@ -123,6 +123,17 @@ LiveSteps::Pinned LiveSteps::FindNewestAndPin() {
   return {steps_.rbegin()->second, std::make_shared<Pin>(this, tip_)};
 }
 
+LiveSteps::Pinned LiveSteps::FindNewestCommitAndPin() {
+  const io::MutexLock lock(&mutex_);
+  const auto newest =
+      std::max_element(steps_.begin(), steps_.end(), [](const auto& a, const auto& b) {
+        return a.second->record.commit < b.second->record.commit;
+      });
+  if (newest == steps_.end()) return {};
+  pins_.insert(tip_);
+  return {newest->second, std::make_shared<Pin>(this, tip_)};
+}
+
 std::pair<LiveSteps::List, std::shared_ptr<LiveSteps::Pin>> LiveSteps::AllAndPin() {
   const io::MutexLock lock(&mutex_);
   pins_.insert(tip_);
@@ -141,7 +152,16 @@ void LiveSteps::Insert(const std::shared_ptr<const LiveStep>& live) {
   Erase(step);
   steps_[step] = live;
   Count(*live, /*added=*/true);
-  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.insert(step);
+  for (const auto& extent : live->record.extents) {
+    Residents& residents = residents_[extent.segment];
+    if (!extent.owns_nothing()) {
+      residents.steps.insert(step);
+      continue;
+    }
+    Referrers& referrers = residents.referrers[extent.places];
+    referrers.stored_bytes = extent.stored_bytes;
+    referrers.steps.insert(step);
+  }
 }
 
 void LiveSteps::Erase(uint64_t step) {
@@ -149,7 +169,16 @@ void LiveSteps::Erase(uint64_t step) {
   if (it == steps_.end()) return;
   const std::shared_ptr<const LiveStep> live = std::move(it->second);
   steps_.erase(it);
-  for (const auto& extent : live->record.extents) residents_[extent.segment].steps.erase(step);
+  for (const auto& extent : live->record.extents) {
+    Residents& residents = residents_[extent.segment];
+    if (!extent.owns_nothing()) {
+      residents.steps.erase(step);
+      continue;
+    }
+    const auto referrers = residents.referrers.find(extent.places);
+    referrers->second.steps.erase(step);
+    if (referrers->second.steps.empty()) residents.referrers.erase(referrers);
+  }
   Count(*live, /*added=*/false);
 }
 
@@ -169,7 +198,9 @@ void LiveSteps::Count(const LiveStep& live, bool added) {
   }
   for (const auto& extent : live.record.extents) {
     Residents& residents = residents_[extent.segment];
-    residents.stored_bytes += added ? extent.stored_bytes : -extent.stored_bytes;
+    const uint64_t owned = extent.stored_bytes - extent.referenced_bytes;
+    residents.owned_bytes += added ? owned : -owned;
+    if (extent.referenced_bytes > 0) residents.referring += added ? size_t{1} : ~size_t{0};
   }
 }
 
@@ -227,7 +258,7 @@ void LiveSteps::Forget(std::map<uint64_t, DeadCommit>::iterator dead,
                        std::vector<uint64_t>* forgotten) {
   forgotten->push_back(dead->first);
   for (const auto& extent : dead->second.extents) {
-    pinned_bytes_ -= extent.stored_bytes;
+    pinned_bytes_ -= extent.stored_bytes - extent.referenced_bytes;
     residents_[extent.segment].pinned.erase(dead->first);
   }
   pinned_dead_.erase(dead);
@@ -257,7 +288,7 @@ void LiveSteps::SortDead(const ReaderPins& others, uint64_t published,
       continue;
     }
     for (const auto& extent : dead.extents) {
-      pinned_bytes_ += extent.stored_bytes;
+      pinned_bytes_ += extent.stored_bytes - extent.referenced_bytes;
       residents_[extent.segment].pinned.insert(dead.commit);
     }
     pinned_dead_[dead.commit] = std::move(dead);
@@ -277,17 +308,27 @@ LiveSteps::Use LiveSteps::UseOf(const std::set<uint64_t>& segments, const Reader
     const auto it = residents_.find(id);
     if (it == residents_.end()) continue;
     const Residents& residents = it->second;
-    if (residents.steps.empty() && residents.pinned.empty() && residents.stored_bytes == 0) {
+    if (residents.steps.empty() && residents.referrers.empty() && residents.pinned.empty() &&
+        residents.owned_bytes == 0 && residents.referring == 0) {
       residents_.erase(it);
       continue;
     }
     SegmentUse& used = use.segments[id];
     for (const uint64_t step : residents.steps) used.live.push_back(steps_.at(step));
+    size_t only_referring = 0;
+    for (const auto& [places, referrers] : residents.referrers) {
+      used.live.push_back(steps_.at(*referrers.steps.rbegin()));
+      only_referring += referrers.steps.size();
+    }
+    used.referenced = residents.referring > 0 && residents.steps.size() + only_referring > 1;
     for (const uint64_t commit : residents.pinned) used.pinned.push_back(pinned_dead_.at(commit));
   }
   for (const auto& [commit, live] : undecided_) {
     for (const auto& extent : live->record.extents) {
-      if (segments.contains(extent.segment)) use.segments[extent.segment].live.push_back(live);
+      if (!segments.contains(extent.segment)) continue;
+      SegmentUse& used = use.segments[extent.segment];
+      used.live.push_back(live);
+      used.referenced = used.referenced || extent.referenced_bytes > 0;
     }
   }
   for (const DeadCommit& dead : dead_) {
@@ -302,9 +343,19 @@ uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
   const io::MutexLock lock(&mutex_);
   uint64_t bytes = 0;
   for (auto it = residents_.lower_bound(first); it != residents_.end(); ++it) {
-    bytes += it->second.stored_bytes;
+    uint64_t referenced = 0;
+    for (const auto& [places, referrers] : it->second.referrers) {
+      referenced = std::max(referenced, referrers.stored_bytes);
+    }
+    bytes += std::max(it->second.owned_bytes, referenced);
   }
   return bytes;
+}
+
+bool LiveSteps::HasReferrer(uint64_t segment, const format::Hash128& places) const {
+  const io::MutexLock lock(&mutex_);
+  const auto it = residents_.find(segment);
+  return it != residents_.end() && it->second.referrers.contains(places);
 }
 
 void LiveSteps::OnRelease(std::function<void()> callback) {

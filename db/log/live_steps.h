@@ -83,6 +83,7 @@ class LiveSteps {
   // The step and a pin, in one instant; step is null when there is none.
   Pinned FindAndPin(uint64_t step);
   Pinned FindNewestAndPin();
+  Pinned FindNewestCommitAndPin();  // of the highest commit number, not step number
 
   // Engine thread: one committed change.
   struct Change {
@@ -103,7 +104,10 @@ class LiveSteps {
   void SetMetrics(const format::StepRecord& step, const std::optional<std::string>& metrics_json);
   // The commits that need one segment.
   struct SegmentUse {
-    List live;                       // or not decided yet
+    // Steps, also undecided ones, that together need all that is needed: of those that own nothing
+    // here and refer to the same payloads, one.
+    List live;
+    bool referenced = false;         // several steps may need the same payload
     std::vector<DeadCommit> pinned;  // dead, but a reader may be reading them
     // Something here died after commit `published`, or a reader may be reading anything.
     bool blocked = false;
@@ -117,7 +121,10 @@ class LiveSteps {
   // Returns the uses as of one instant. Other processes may come to read what was live at commit
   // `published` or later. `others` are their pins, read before this call, under RECLAIM.
   Use UseOf(const std::set<uint64_t>& segments, const ReaderPins& others, uint64_t published);
-  // Payload bytes of live and undecided steps in segments from `first` on.
+  // Whether some step that owns nothing in the segment refers to these payloads there.
+  bool HasReferrer(uint64_t segment, const format::Hash128& places) const;
+  // Payload bytes of live and undecided steps in segments from `first` on. What several refer
+  // to counts once, and where they refer to different payloads of a segment perhaps not wholly.
   uint64_t StoredBytesFrom(uint64_t first) const;
   // The steps, and a pin on all of them, in one instant.
   std::pair<List, std::shared_ptr<Pin>> AllAndPin();
@@ -140,10 +147,17 @@ class LiveSteps {
   void Forget(std::map<uint64_t, DeadCommit>::iterator dead, std::vector<uint64_t>* forgotten)
       STEPWELL_REQUIRES(mutex_);
 
-  // The commits that live in a segment.
+  // The steps that own nothing in a segment and refer to the same payloads there.
+  struct Referrers {
+    uint64_t stored_bytes = 0;  // of each
+    std::set<uint64_t> steps;
+  };
+  // The commits that live in a segment; not the undecided ones, which are few.
   struct Residents {
-    std::set<uint64_t> steps;  // not the undecided, which are few
-    uint64_t stored_bytes = 0;
+    std::set<uint64_t> steps;                        // those that own something
+    std::map<format::Hash128, Referrers> referrers;  // the others, by SegmentExtent::places
+    uint64_t owned_bytes = 0;                        // payloads, of the undecided, too
+    size_t referring = 0;       // steps, also undecided, that refer to something
     std::set<uint64_t> pinned;  // keys of pinned_dead_
   };
 

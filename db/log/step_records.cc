@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "db/log/recovery.h"
+#include "format/key.h"
 
 namespace stepwell::db {
 namespace {
@@ -88,6 +89,26 @@ Result<StepRecords::Block> StepRecords::ReadBlock(size_t number) {
   return Block(std::move(block));
 }
 
+// Of the items that lie in the range as a whole every leaf must be there.
+Status StepRecords::CheckCounts(const KeyRange& range,
+                                const std::vector<LeafRecord>& leaves) const {
+  for (const format::ItemRecord& item : step().items) {
+    const KeyRange own = format::KeysBelow(format::EncodeItem(item.name));
+    if (own.first < range.first || (!range.end.empty() && own.end > range.end)) continue;
+    uint64_t count = 0;
+    auto it = std::lower_bound(
+        leaves.begin(), leaves.end(), own.first,
+        [](const LeafRecord& leaf, const std::string& key) { return leaf.key < key; });
+    for (; it != leaves.end() && it->key.starts_with(own.first); ++it) {
+      if (it->kind != format::LeafKind::kNode) ++count;
+    }
+    if (count == item.leaf_count) continue;
+    return DataLossError(StrCat("there are records of ", count, " leaves of item '", item.name,
+                                "', which has ", item.leaf_count));
+  }
+  return OkStatus();
+}
+
 Result<std::vector<LeafRecord>> StepRecords::In(const KeyRange& range) {
   std::vector<LeafRecord> leaves;
   const auto& blocks = head_.commit.blocks;
@@ -113,6 +134,8 @@ Result<std::vector<LeafRecord>> StepRecords::In(const KeyRange& range) {
                                   " chunk records instead of ", leaf.chunk_count));
     }
   }
+  status = CheckCounts(range, leaves);
+  if (!status.ok()) return status.WithContext(Where(place_));
   return leaves;
 }
 

@@ -39,6 +39,8 @@ class StepRecords {
   StepRecords(SegmentFiles* files, const format::FramePlace& place)
       : files_(files), place_(place), bytes_read_(place.length_bytes) {}
   Result<Block> ReadBlock(size_t number);
+  Status CheckCounts(const format::KeyRange& range,
+                     const std::vector<format::LeafRecord>& leaves) const;
   std::string Where(const format::FramePlace& place) const;
 
   SegmentFiles* const files_;

@@ -72,7 +72,7 @@ Result<LogState> LogSource::ReadLog(const format::StoreSlot& slot, bool writer_l
   ScanOptions scan;
   scan.writer = false;
   scan.check_payloads = [this](const auto& leaves, const auto& bad) {
-    return restorer->Check(leaves, bad, [](uint64_t) { return true; });
+    return restorer->Check(leaves, bad, [](uint64_t) { return true; }, {.skip_referenced = true});
   };
   return RecoverByScan(environment.file_system, path, slot, *files, scan);
 }

@@ -50,6 +50,7 @@ class MergedReader final : public StepReader {
     for (size_t i = 1; i < parts_.size(); ++i) {
       const format::StepRecord& other = parts_[i].reader->step();
       step_.stored_bytes += other.stored_bytes;
+      step_.referenced_bytes += other.referenced_bytes;
       step_.chunk_count += other.chunk_count;
       for (const format::ItemRecord& item : other.items) {
         for (format::ItemRecord& mine : step_.items) {

@@ -12,6 +12,8 @@ namespace {
 
 // Contexts kept for the next call; each may hold tens of megabytes of buffers.
 constexpr size_t kIdleContextsMax = 2;
+// Of a check: the chunks of some terabytes, in some hundred megabytes.
+constexpr size_t kGoodChunksMax = size_t{4} << 20;
 
 // A request with the layout of its memory.
 struct Destination {
@@ -140,6 +142,15 @@ Result<std::vector<Destination>> MakeDestinations(std::span<const LoadRequest> r
   return destinations;
 }
 
+std::tuple<uint32_t, uint64_t, uint64_t> PlaceOf(const format::ChunkRecord& chunk) {
+  return {chunk.part, chunk.segment, chunk.offset_bytes};
+}
+
+bool IsKnown(const format::ChunkRecord& chunk, const CheckOptions& options) {
+  return chunk.referenced && (options.skip_referenced ||
+                              (options.good != nullptr && options.good->contains(PlaceOf(chunk))));
+}
+
 // Checks one chunk, for Check.
 Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
   if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();
@@ -226,8 +237,9 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
 
 Status Restorer::Check(std::span<const format::LeafRecord> leaves,
                        const std::function<void(const BadChunk&)>& bad,
-                       const std::function<bool(uint64_t)>& progress) {
+                       const std::function<bool(uint64_t)>& progress, const CheckOptions& options) {
   std::vector<PlannedChunk> chunks;
+  uint64_t bytes_done = 0;
   for (const format::LeafRecord& leaf : leaves) {
     Status status = CheckLeaf(leaf);
     if (!status.ok()) {
@@ -235,6 +247,10 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
       continue;
     }
     for (uint64_t i = 0; i < leaf.chunks.size(); ++i) {
+      if (IsKnown(leaf.chunks[i], options)) {
+        bytes_done += leaf.chunks[i].stored_bytes;
+        continue;
+      }
       status = CheckChunk(leaf, i);
       if (status.ok()) {
         PlannedChunk& chunk = chunks.emplace_back();
@@ -252,7 +268,6 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
   STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
   ReadRun run(files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/false,
               CheckOne);
-  uint64_t bytes_done = 0;
   bool cancelled = false;
   Status status = run.Run([&](const PlannedRead& read, std::span<const ChunkError> errors) {
     for (const ChunkError& error : errors) {
@@ -261,6 +276,12 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
     }
     for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
       bytes_done += plan.chunks[i].record->stored_bytes;
+      if (options.good != nullptr && options.good->size() < kGoodChunksMax) {
+        options.good->insert(PlaceOf(*plan.chunks[i].record));
+      }
+    }
+    for (const ChunkError& error : errors) {
+      if (options.good != nullptr) options.good->erase(PlaceOf(*plan.chunks[error.chunk].record));
     }
     if (!cancelled && progress && !progress(bytes_done)) cancelled = true;
     return !cancelled;

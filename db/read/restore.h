@@ -6,8 +6,10 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "db/log/chunk_source.h"
@@ -23,6 +25,15 @@
 namespace stepwell::db {
 
 class ReadContext;
+
+// Chunks that were found good, so that what many steps refer to is read once: part, segment,
+// offset.
+using GoodChunks = std::set<std::tuple<uint32_t, uint64_t, uint64_t>>;
+
+struct CheckOptions {
+  bool skip_referenced = false;  // what earlier commits wrote
+  GoodChunks* good = nullptr;    // is not read again, and grows
+};
 
 class Restorer {
  public:
@@ -40,7 +51,7 @@ class Restorer {
   // returning false stops with kCancelled.
   Status Check(std::span<const format::LeafRecord> leaves,
                const std::function<void(const BadChunk&)>& bad,
-               const std::function<bool(uint64_t)>& progress);
+               const std::function<bool(uint64_t)>& progress, const CheckOptions& options = {});
 
  private:
   Result<LoadStats> LoadWhole(std::span<const LoadRequest> requests);

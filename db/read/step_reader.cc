@@ -104,6 +104,7 @@ Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFile
   uint64_t total = 0;
   for (const LiveStep& step : steps) total += step.record.stored_bytes;
   uint64_t done_before = 0;
+  GoodChunks good;
   for (const LiveStep& step : steps) {
     const uint64_t number = step.record.step;
     ++report.steps;
@@ -138,7 +139,7 @@ Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFile
     const auto progress = [&](uint64_t done) {
       return !options.progress || options.progress(std::min(done_before + done, total), total);
     };
-    STEPWELL_RETURN_IF_ERROR(restorer.Check(*leaves, bad, progress));
+    STEPWELL_RETURN_IF_ERROR(restorer.Check(*leaves, bad, progress, {.good = &good}));
     done_before += step.record.stored_bytes;
   }
   return report;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "format/endian.h"
+#include "format/hash.h"
 #include "format/piece.h"
 
 namespace stepwell::db {
@@ -136,6 +137,25 @@ Status PlanGrid(PlannedLeaf* leaf) {
   return OkStatus();
 }
 
+// With the grid known: whether all chunks are the base's, as the caller knows.
+bool TakeUnchanged(PlannedLeaf* leaf) {
+  const auto& input = leaf->input;
+  if (leaf->base == nullptr || input.unchanged_since == 0 ||
+      leaf->base_step->ticket() < input.unchanged_since ||
+      !HasSameGrid(input.record, *leaf->base)) {
+    return false;
+  }
+  const auto& chunks = leaf->base->chunks;
+  const bool all_known = std::all_of(chunks.begin(), chunks.end(),
+                                     [](const auto& chunk) { return chunk.hash.known(); });
+  if (!all_known || !leaf->base_step->Refer()) return false;
+  auto& record = leaf->input.record;
+  record.chunks = chunks;
+  for (format::ChunkRecord& chunk : record.chunks) chunk.referenced = true;
+  leaf->unchanged = true;
+  return true;
+}
+
 Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   leaf->dtype = format::FindDType(record.dtype);
@@ -152,6 +172,7 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   const auto& shards = leaf->shards.shards();
   const bool has_all =
       !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
+  if (TakeUnchanged(leaf)) return OkStatus();
   const bool worthwhile =
       policy == CodecPolicy::kBlosc ||
       (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
@@ -220,7 +241,15 @@ Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const u
   return format::ChooseChunkShape(shape, dtype->item_bytes, shard_shape);
 }
 
-Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
+void ReferTo(SaveBase* base, PlannedLeaf* leaf) {
+  if (base == nullptr) return;
+  leaf->base = FindLeaf(base->leaves(), leaf->input.record.key);
+  leaf->base_step = base;
+}
+
+namespace {
+
+Status PlanWithoutBase(CodecPolicy policy, PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   record.chunks.clear();
   record.first_chunk = 0;
@@ -245,6 +274,15 @@ Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   return InvalidArgumentError("unknown kind of leaf");
 }
 
+}  // namespace
+
+Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
+  leaf->input.record.partial = leaf->input.partial;
+  STEPWELL_RETURN_IF_ERROR(PlanWithoutBase(policy, leaf));
+  if (leaf->base != nullptr && !HasSameGrid(leaf->input.record, *leaf->base)) leaf->base = nullptr;
+  return OkStatus();
+}
+
 std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
                                   std::span<const uint32_t> which, bool stage) {
   std::vector<BlockTask> blocks;
@@ -252,6 +290,7 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
   BlockBuilder coded{.in_place = false, .blocks = &blocks};
   for (const uint32_t i : which) {
     const PlannedLeaf& leaf = leaves[i];
+    if (leaf.unchanged) continue;
     const auto& record = leaf.input.record;
     BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw ? raw : coded;
     for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
@@ -270,36 +309,73 @@ void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std:
   }
 }
 
+namespace {
+
+// The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
+// stored raw).
+ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
+                        std::vector<std::byte>* scratch, MutableBytes out) {
+  if (!staged.empty()) return staged;
+  if (leaf.codec == CodecId::kRaw) {
+    GatherTo(leaf, chunk, out.data());
+    return out.first(chunk.logical_bytes);
+  }
+  if (const ConstBytes source = InSource(leaf, chunk); source.data() != nullptr) return source;
+  scratch->resize(chunk.logical_bytes);
+  GatherTo(leaf, chunk, scratch->data());
+  return *scratch;
+}
+
+// A chunk that comes encoded, as it is.
+Result<EncodedChunk> CopyPayload(const PlannedLeaf& leaf, const ChunkTask& chunk,
+                                 std::vector<std::byte>* scratch, MutableBytes out) {
+  const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
+  std::memcpy(out.data(), payload.data(), payload.size());
+  EncodedChunk encoded;
+  encoded.stored_bytes = static_cast<uint32_t>(payload.size());
+  encoded.crc = format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes);
+  if (leaf.codec == CodecId::kRaw) {
+    encoded.hash = format::HashOf(payload.first(payload.size() - format::kCrcBytes));
+    return encoded;
+  }
+  scratch->resize(chunk.logical_bytes);
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(leaf.codec, payload, *scratch));
+  encoded.hash = format::HashOf(*scratch);
+  return encoded;
+}
+
+// Whether the base has the same chunk. The hash says so of the content; length and CRC of what is
+// stored must agree, too.
+bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChunk& encoded) {
+  if (leaf.base == nullptr) return false;
+  const format::ChunkRecord& there = leaf.base->chunks[chunk.chunk_index];
+  return there.hash.known() && there.hash == encoded.hash && there.codec == leaf.codec &&
+         there.logical_bytes == chunk.logical_bytes && there.stored_bytes == encoded.stored_bytes &&
+         there.crc == encoded.crc && leaf.base_step->Refer();
+}
+
+}  // namespace
+
 Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
                                  std::vector<std::byte>* scratch, MutableBytes out) {
   EncodedChunk encoded;
   if (!leaf.input.payloads.empty()) {
-    const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
-    std::memcpy(out.data(), payload.data(), payload.size());
-    encoded.stored_bytes = static_cast<uint32_t>(payload.size());
-    encoded.crc = format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes);
-    return encoded;
+    STEPWELL_ASSIGN_OR_RETURN(encoded, CopyPayload(leaf, chunk, scratch, out));
+  } else {
+    const ConstBytes logical = LogicalBytes(leaf, chunk, staged, scratch, out);
+    encoded.hash = format::HashOf(logical);
+    const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
+    STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
+                              format::EncodePayload(leaf.codec, item, logical, out));
+    encoded.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
+    encoded.crc = payload.crc;
   }
-  ConstBytes logical = staged;
-  if (logical.empty() && leaf.codec == CodecId::kRaw) {
-    GatherTo(leaf, chunk, out.data());
-    logical = out.first(chunk.logical_bytes);
-  } else if (logical.empty()) {
-    logical = InSource(leaf, chunk);
-    if (logical.data() == nullptr) {
-      scratch->resize(chunk.logical_bytes);
-      GatherTo(leaf, chunk, scratch->data());
-      logical = *scratch;
-    }
-  }
-  const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
-  STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
-                            format::EncodePayload(leaf.codec, item, logical, out));
-  encoded.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
-  encoded.crc = payload.crc;
+  encoded.same = IsInBase(leaf, chunk, encoded);
   return encoded;
 }
 
+// What is the same as in the base leaves no gap: chunks behind it move up, where they were staged
+// to be stored in place.
 EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
                          const std::byte* staged, size_t alignment, MutableBytes out) {
   EncodedBlock result;
@@ -309,19 +385,24 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
   for (const ChunkTask& chunk : task.chunks) {
     const PlannedLeaf& leaf = leaves[chunk.leaf];
     const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
-    const size_t offset =
-        task.in_place ? chunk.offset_bytes : AlignUp(used, PayloadAlignment(payload_max));
-    std::memset(out.data() + used, 0, offset - used);
-    const ConstBytes bytes = staged == nullptr
-                                 ? ConstBytes()
-                                 : ConstBytes(staged + chunk.offset_bytes, chunk.logical_bytes);
-    Result<EncodedChunk> encoded = EncodeChunk(leaf, chunk, bytes, &scratch, out.subspan(offset));
+    const size_t offset = AlignUp(used, PayloadAlignment(payload_max));
+    const size_t encoded_at = task.in_place ? chunk.offset_bytes : offset;
+    ConstBytes bytes;
+    if (staged != nullptr) bytes = {staged + chunk.offset_bytes, chunk.logical_bytes};
+    Result<EncodedChunk> encoded =
+        EncodeChunk(leaf, chunk, bytes, &scratch, out.subspan(encoded_at));
     if (!encoded.ok()) {
       result.status = encoded.status();
       return result;
     }
-    encoded->offset_bytes = static_cast<uint32_t>(offset);
-    used = offset + encoded->stored_bytes;
+    if (!encoded->same) {
+      if (encoded_at != offset) {
+        std::memmove(out.data() + offset, out.data() + encoded_at, encoded->stored_bytes);
+      }
+      std::memset(out.data() + used, 0, offset - used);
+      encoded->offset_bytes = static_cast<uint32_t>(offset);
+      used = offset + encoded->stored_bytes;
+    }
     result.chunks.push_back(*encoded);
   }
   result.used_bytes = AlignUp(used, alignment);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "db/log/segment_files.h"
+#include "db/save/base.h"
 #include "db/save/shards.h"
 #include "db/store.h"
 #include "format/codec.h"
@@ -47,6 +48,11 @@ struct PlannedLeaf {
   ShardMap shards;  // the shards of an array that is given in shards; has taken input.shards
   uint32_t item = 0;
   const format::DTypeInfo* dtype = nullptr;  // null for values
+  // The leaf of the commit to refer to, of the same grid; null: none. `base_step` says whether that
+  // still may be.
+  const format::LeafRecord* base = nullptr;
+  SaveBase* base_step = nullptr;
+  bool unchanged = false;  // every chunk is the base's; none is read
   format::CodecId codec = format::CodecId::kRaw;
 };
 
@@ -54,6 +60,10 @@ struct PlannedLeaf {
 // it asks for cannot be.
 Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
                                        std::span<const uint64_t> shard_shape);
+
+// Shares with the leaf of the same key in `base`, which outlives the job; null: with nothing.
+// Before PlanLeaf.
+void ReferTo(SaveBase* base, PlannedLeaf* leaf);
 
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
 // codec, or moves a short value inline. `policy` kAuto samples the data.
@@ -71,6 +81,8 @@ struct EncodedChunk {
   uint32_t offset_bytes = 0;  // in the block
   uint32_t stored_bytes = 0;
   uint32_t crc = 0;
+  format::Hash128 hash;  // of the chunk's bytes
+  bool same = false;     // as in the base: nothing is stored
 };
 // Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
 // chunk's bytes are `staged`, or where that is empty the leaf's own memory. What is stored of a

@@ -99,6 +99,7 @@ Status CheckRequest(const SaveRequest& request) {
 Status FillJob(SaveRequest request, SaveJob* job) {
   STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
   job->step = request.step;
+  job->ticket = request.ticket;
   job->metadata_json = std::move(request.metadata_json);
   job->metrics_json = std::move(request.metrics_json);
   size_t leaf_count = 0;
@@ -266,6 +267,14 @@ bool WriterStore::IsPrepared(uint64_t step) const {
                      [step](const auto& live) { return live->record.step == step; });
 }
 
+Status WriterStore::WaitForPlace(uint64_t step, const std::function<bool()>& keep_waiting) {
+  const io::MutexLock lock(&mutex_);
+  const auto has_place = [this]() STEPWELL_REQUIRES(mutex_) {
+    return closed_ || saves_in_flight_ < kSavesInFlightMax;
+  };
+  return WaitUntil(has_place, keep_waiting) ? OkStatus() : SaveCancelled(path_, step);
+}
+
 Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
     uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
   const io::MutexLock lock(&mutex_);
@@ -341,6 +350,10 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   if (part_.part == 0 && !warned_not_kept_.load())
     WarnIfNotKept(request.step, request.metrics_json);
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
+  // The newest base is the best, so it is taken when nothing is to be waited for any more.
+  STEPWELL_RETURN_IF_ERROR(WaitForPlace(job->step, keep_waiting));
+  job->base = bases_->Take();
+  for (PlannedLeaf& leaf : job->leaves) ReferTo(job->base.get(), &leaf);
   std::vector<uint32_t> staged;
   auto held = std::make_shared<std::vector<uint32_t>>();
   uint64_t staged_bytes = 0;

@@ -246,7 +246,8 @@ Result<LogState> WriterStore::ReadLog() {
   ScanOptions scan;
   scan.discard = options_.discard;
   scan.check_payloads = [this](const auto& leaves, const auto& bad) {
-    return core_->restorer->Check(leaves, bad, [](uint64_t) { return true; });
+    return core_->restorer->Check(leaves, bad, [](uint64_t) { return true; },
+                                  {.skip_referenced = true});
   };
   return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
 }
@@ -273,6 +274,8 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine.files = core_->files.get();
   engine.live = &core_->live;
   engine.index = core_->index.get();
+  bases_ = std::make_unique<NewestBases>(&core_->live, core_->files.get());
+  engine.bases = bases_.get();
   engine.instruments = instruments_.get();
   engine.pool = pool_.get();
   engine.disk = disk_.get();

@@ -116,6 +116,8 @@ class WriterStore final : public Store {
       STEPWELL_REQUIRES(mutex_);
   Status CheckUsable() const;
   // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
+  // Waits until there is a place in flight, which another save may take first.
+  Status WaitForPlace(uint64_t step, const std::function<bool()>& keep_waiting);
   Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists,
                                                    const std::function<bool()>& keep_waiting,
                                                    bool* skip);
@@ -167,6 +169,7 @@ class WriterStore final : public Store {
   std::shared_ptr<Instruments> instruments_;
   std::shared_ptr<io::BufferPool> pool_;
   std::unique_ptr<io::Disk> disk_;
+  std::unique_ptr<NewestBases> bases_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<std::thread> thread_;
   std::unique_ptr<Mailbox> mailbox_;

@@ -18,6 +18,9 @@ struct Chunk {
   crc @3 :UInt32;           # CRC-32C of the payload without its trailer
   logicalBytes @4 :UInt32;  # decoded length
   codec @5 :UInt16;         # CodecId
+  referenced @6 :Bool;        # an earlier commit wrote the payload; this one refers to it
+  hashLow @7 :UInt64;       # XXH3-128 of the decoded bytes, its two halves; both 0: not known
+  hashHigh @8 :UInt64;
 }
 
 struct Leaf {
@@ -79,6 +82,7 @@ struct Step {
   storedBytes @10 :UInt64;
   group @11 :Group;          # null: saved by one process alone
   extents @12 :List(Extent); # ascending by segment; the commit frame's own is always there
+  referencedBytes @13 :UInt64;  # of storedBytes: payloads that earlier commits wrote
 }
 
 struct Extent {
@@ -88,6 +92,9 @@ struct Extent {
   storedBytes @2 :UInt64;    # its payloads there
   blockBytes @3 :UInt64;     # the blocks of its payloads there
   frameBytes @4 :UInt64;     # the blocks of its frames there, with the copies behind them
+  referencedBytes @5 :UInt64;    # of storedBytes: payloads that an earlier commit wrote
+  placesLow @6 :UInt64;      # where it has nothing but such payloads: XXH3-128 of their places
+  placesHigh @7 :UInt64;     # (FORMAT.md, "Chunks"); else both 0
 }
 
 struct Group {

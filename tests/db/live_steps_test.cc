@@ -28,8 +28,10 @@ std::shared_ptr<const LiveStep> Step(uint64_t step, uint64_t commit,
   live->record.step = step;
   live->record.commit = commit;
   for (const uint64_t id : segments) {
-    live->record.extents.push_back(
-        {.segment = id, .end_bytes = 4096, .stored_bytes = 100 + commit});
+    format::SegmentExtent& extent = live->record.extents.emplace_back();
+    extent.segment = id;
+    extent.end_bytes = 4096;
+    extent.stored_bytes = 100 + commit;
   }
   live->place = {.segment = segments.back(), .offset_bytes = 4096 * commit};
   return live;

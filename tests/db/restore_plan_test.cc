@@ -224,7 +224,8 @@ TEST(RestorePlan, ValuesKeepTheOrderOfTheirParts) {
   leaf.kind = format::LeafKind::kValue;
   leaf.logical_bytes = 3000;
   leaf.chunk_count = 2;
-  leaf.chunks.resize(2, {.codec = format::CodecId::kLz4Frame});
+  leaf.chunks.resize(2);
+  for (auto& chunk : leaf.chunks) chunk.codec = format::CodecId::kLz4Frame;
   leaf.chunks[0].logical_bytes = 2000;
   leaf.chunks[0].stored_bytes = 100;
   leaf.chunks[0].offset_bytes = 8192;  // the second part lies first

@@ -34,8 +34,15 @@ StepRecord RandomStep(Prng& prng) {
   step.chunk_count = prng.Next();
   step.logical_bytes = prng.Next();
   step.stored_bytes = prng.Next();
+  step.referenced_bytes = prng.Next();
   for (uint64_t i = prng.Below(3); i > 0; --i) {
-    step.extents.push_back({prng.Next(), prng.Next(), prng.Next(), prng.Next(), prng.Next()});
+    step.extents.push_back({prng.Next(),
+                            prng.Next(),
+                            prng.Next(),
+                            prng.Next(),
+                            prng.Next(),
+                            prng.Next(),
+                            {prng.Next(), prng.Next()}});
   }
   if (prng.Below(2) == 0) {
     GroupRecord& group = step.group.emplace();
@@ -108,7 +115,9 @@ LeafRecord RandomLeaf(Prng& prng) {
                            .stored_bytes = static_cast<uint32_t>(4 + prng.Below(1000)),
                            .logical_bytes = static_cast<uint32_t>(chunk_bytes),
                            .crc = static_cast<uint32_t>(prng.Next()),
-                           .codec = static_cast<CodecId>(prng.Below(5))});  // newer ones, too
+                           .codec = static_cast<CodecId>(prng.Below(5)),  // newer ones, too
+                           .referenced = prng.Below(2) == 0,
+                           .hash = {prng.Next(), prng.Next()}});
   }
   return leaf;
 }

@@ -220,9 +220,9 @@ TEST_F(RecoveryTest, ATornStepThatTheChainKeepsEndsIt) {
   Open({});
   Save(10, 1);
   const std::string slots = Slots();
-  ASSERT_OK(SaveStep(store_.get(), 20, kTiny).status());
-  ASSERT_OK(SaveStep(store_.get(), 11, 3).status());
-  ASSERT_OK(SaveStep(store_.get(), 12, 4).status());
+  ASSERT_OK(SaveStep(store_.get(), 20, kLarge).status());
+  ASSERT_OK(SaveStep(store_.get(), 11, 5).status());
+  ASSERT_OK(SaveStep(store_.get(), 12, 31).status());
   ASSERT_OK(store_->Wait());
   const auto torn = ChunksOf(11).front();
   Kill(slots);

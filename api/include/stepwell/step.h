@@ -40,7 +40,8 @@ struct StepInfo {
   uint64_t leaves = 0;
   uint64_t chunks = 0;
   uint64_t logical_bytes = 0;
-  uint64_t stored_bytes = 0;
+  uint64_t stored_bytes = 0;      // of all its chunks
+  uint64_t referenced_bytes = 0;  // of these: chunks that earlier steps wrote; the rest is its own
   // The processes that saved it together, ascending; {}: one process alone.
   std::vector<uint32_t> processes;
   // Only Step::info fills these. Store::Steps leaves them empty, because each would be a read from

@@ -197,7 +197,10 @@ class Store(Loading):
 
         A sharded array is saved shard by shard, without gathering it; replicas are saved once.
         Arrays that share memory with NumPy (`jax.device_put` of an aligned ndarray on CPU) are read
-        in the background: do not change that memory until the handle is done.
+        in the background: do not change that memory.
+
+        Chunks that the newest step has already, with the same content, are not written again, and a
+        `jax.Array` that was saved at the same place before is not read again.
 
         Raises, before any I/O: StepExistsError, UnsupportedLeafError with every leaf that cannot be
         saved, StepPinnedError (replacing a pinned step), InvalidArgumentError (also for a state

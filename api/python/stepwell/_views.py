@@ -358,6 +358,13 @@ class StepView(NotCopied):
         return self._source.reader.stored_bytes
 
     @property
+    def owned_bytes(self) -> int:
+        """Size of the chunks that this step wrote itself, in bytes; it refers to those of earlier
+        steps for the rest, which had not changed."""
+        reader = self._source.reader
+        return reader.stored_bytes - reader.referenced_bytes
+
+    @property
     def tree(self) -> Tree:
         return Tree(self._source.tree, self.step)
 

@@ -176,11 +176,11 @@ class KeepFor(Policy):
 
 
 class ByteBudget(Policy):
-    """Keep the highest steps that together take at most `size` on disk (`StepView.stored_bytes`).
+    """Keep the highest steps that together take at most `size` on disk.
 
     `size` is a number of bytes or a text such as "500 MB", "10GB" (powers of 1000) or "10GiB"
-    (powers of 1024). Going down from the highest step, the first that does not fit ends it. Chunks
-    that steps share count for each of them. In a store of many processes what process 0 stores
+    (powers of 1024). Going down from the highest step, the first that does not fit ends it. A chunk
+    to which several steps refer counts once. In a store of many processes what process 0 stores
     counts.
     """
 

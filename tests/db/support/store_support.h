@@ -25,6 +25,11 @@ struct LeafSpec {
   format::Shape shape;  // of float32
   bool hold = false;
   bool compressible = false;
+  // States of seeds with the same quotient have the same data here: the head of it, in whole
+  // chunks, or all where `steady_bytes` is 0.
+  uint64_t changes_every = 1;
+  uint64_t steady_bytes = 0;
+  uint64_t chunk_bytes_max = 0;  // 0: chunks of the usual size
 };
 
 inline std::vector<LeafSpec> SmallState() {
@@ -38,15 +43,21 @@ inline std::vector<LeafSpec> SmallState() {
 inline std::vector<float> LeafData(const LeafSpec& spec, uint64_t seed) {
   uint64_t count = 1;
   for (const uint64_t extent : spec.shape) count *= extent;
-  if (spec.compressible) return std::vector<float>(count, static_cast<float>(seed));
-  uint64_t x = seed * 0x9E3779B97F4A7C15ull + std::hash<std::string>{}(spec.name);
+  const uint64_t steady_seed = seed / spec.changes_every;
+  if (spec.compressible) return std::vector<float>(count, static_cast<float>(steady_seed));
   std::vector<float> data(count);
-  for (float& value : data) {
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    value = static_cast<float>(x % 100003);
-  }
+  const auto fill = [&](size_t begin, size_t end, uint64_t of) {
+    uint64_t x = of * 0x9E3779B97F4A7C15ull + std::hash<std::string>{}(spec.name);
+    for (size_t i = begin; i < end; ++i) {
+      x ^= x << 13;
+      x ^= x >> 7;
+      x ^= x << 17;
+      data[i] = static_cast<float>(x % 100003);
+    }
+  };
+  const size_t steady = spec.steady_bytes == 0 ? count : spec.steady_bytes / sizeof(float);
+  fill(0, std::min(steady, data.size()), steady_seed);
+  fill(std::min(steady, data.size()), data.size(), seed);
   return data;
 }
 
@@ -76,6 +87,7 @@ inline SaveRequest MakeRequest(uint64_t step, uint64_t seed, const std::vector<L
     leaf.record.kind = format::LeafKind::kArray;
     leaf.record.dtype = format::DType::kFloat32;
     leaf.record.shape = spec.shape;
+    leaf.chunk_bytes_max = spec.chunk_bytes_max;
     if (spec.hold) {
       auto data = std::make_shared<std::vector<float>>(LeafData(spec, seed));
       leaf.data = reinterpret_cast<const std::byte*>(data->data());

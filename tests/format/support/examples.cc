@@ -59,6 +59,8 @@ LeafRecord ExampleArray() {
   leaf.chunks = {ExampleChunk(), ExampleChunk()};
   leaf.chunks[1].offset_bytes += 8192;
   leaf.chunks[1].codec = CodecId::kRaw;
+  leaf.chunks[1].referenced = true;
+  leaf.chunks[1].hash = {0x2122232425262728, 0x3132333435363738};
   return leaf;
 }
 
@@ -102,7 +104,10 @@ StepRecord ExampleStep() {
   step.chunk_count = 2;
   step.logical_bytes = 8206;
   step.stored_bytes = 8209;
-  step.extents = {{7, 12288, 8200, 12288, 0}, {8, 8192, 9, 4096, 8192}};
+  step.referenced_bytes = 9000;
+  step.extents = {{7, 12288, 8200, 12288, 0, 0, {}},
+                  {8, 8192, 9, 4096, 8192, 0, {}},
+                  {9, 20480, 9000, 0, 0, 9000, {0x0102030405060708, 0x1112131415161718}}};
   return step;
 }
 

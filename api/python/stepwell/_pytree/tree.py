@@ -364,6 +364,7 @@ class Flattener:
         row.prng_impl = prng
         row.sharding = info.json
         row.shape = array.shape
+        row.source = array
         if not info.here and self._may_spread:
             self.spread.append(SpreadLeaf(len(self.rows), array, info))
         elif not info.here and not info.replicated:

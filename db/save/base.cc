@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/save/base.h"
+
+#include <algorithm>
+
+#include "db/log/step_records.h"
+
+namespace stepwell::db {
+namespace {
+
+// A part of a step that is not decided yet is not live: then the one before is.
+constexpr size_t kNewestMax = 2;
+
+}  // namespace
+
+bool SaveBase::Refer() {
+  State state = State::kUnused;
+  return state_.compare_exchange_strong(state, State::kReferred) || state == State::kReferred;
+}
+
+bool SaveBase::Drop() {
+  State state = State::kUnused;
+  if (!state_.compare_exchange_strong(state, State::kDropped)) return false;
+  pin_.reset();
+  return true;
+}
+
+void NewestBases::Add(std::shared_ptr<const BaseRecords> records) {
+  std::shared_ptr<const BaseRecords> oldest;  // destroyed after the lock is given back
+  const io::MutexLock lock(&mutex_);
+  newest_.push_back(std::move(records));
+  if (newest_.size() <= kNewestMax) return;
+  oldest = std::move(newest_.front());
+  newest_.pop_front();
+}
+
+std::shared_ptr<SaveBase> NewestBases::Hold(const std::shared_ptr<const BaseRecords>& records) {
+  LiveSteps::Pinned pinned = live_->FindAndPin(records->step);
+  if (pinned.step == nullptr || pinned.step->record.commit != records->commit) return nullptr;
+  return std::make_shared<SaveBase>(records, std::move(pinned.pin));
+}
+
+std::shared_ptr<SaveBase> NewestBases::Take() {
+  std::deque<std::shared_ptr<const BaseRecords>> newest;
+  {
+    const io::MutexLock lock(&mutex_);
+    newest = newest_;
+  }
+  for (auto it = newest.rbegin(); it != newest.rend(); ++it) {
+    if (auto base = Hold(*it)) return base;
+  }
+  // The first save of a session, or what the last ones left was deleted.
+  LiveSteps::Pinned pinned = live_->FindNewestCommitAndPin();
+  if (pinned.step == nullptr) return nullptr;
+  auto leaves = ReadStepRecords(*files_, pinned.step->place, "");
+  if (!leaves.ok()) return nullptr;  // damaged: nothing refers to it
+  auto records = std::make_shared<BaseRecords>();
+  records->step = pinned.step->record.step;
+  records->commit = pinned.step->record.commit;
+  records->leaves = *std::move(leaves);
+  Add(records);
+  return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin));
+}
+
+const format::LeafRecord* FindLeaf(const std::vector<format::LeafRecord>& leaves,
+                                   std::string_view key) {
+  const auto it = std::lower_bound(
+      leaves.begin(), leaves.end(), key,
+      [](const format::LeafRecord& leaf, std::string_view wanted) { return leaf.key < wanted; });
+  return it == leaves.end() || it->key != key ? nullptr : &*it;
+}
+
+bool HasSameGrid(const format::LeafRecord& a, const format::LeafRecord& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.shape == b.shape &&
+         a.chunk_shape == b.chunk_shape && a.chunk_count == b.chunk_count &&
+         a.logical_bytes == b.logical_bytes && a.partial == b.partial && a.pieces == b.pieces;
+}
+
+}  // namespace stepwell::db

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commit whose chunks a save may refer to: a chunk of the same content, grid and codec is
+// stored as a reference to the place that it has there (DESIGN.md, "Unchanged chunks").
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "db/log/live_steps.h"
+#include "db/log/segment_files.h"
+#include "format/records.h"
+#include "io/mutex.h"
+
+namespace stepwell::db {
+
+// The leaves of one committed step, ascending by key, each in one record.
+struct BaseRecords {
+  uint64_t step = 0;
+  uint64_t commit = 0;
+  uint64_t ticket = 0;  // of the save; 0: of none of this session
+  std::vector<format::LeafRecord> leaves;
+};
+
+// What one save holds of its base. Thread-safe.
+class SaveBase {
+ public:
+  SaveBase(std::shared_ptr<const BaseRecords> records, std::shared_ptr<LiveSteps::Pin> pin)
+      : records_(std::move(records)), pin_(std::move(pin)) {}
+
+  uint64_t ticket() const { return records_->ticket; }
+  const std::vector<format::LeafRecord>& leaves() const { return records_->leaves; }
+
+  // Asked before a chunk is taken from the base: false once it was dropped.
+  bool Refer();
+  // Lets go of the base, for space that only it keeps; false: something of it is taken already, or
+  // it was dropped before.
+  bool Drop();
+
+ private:
+  enum class State : uint8_t { kUnused, kReferred, kDropped };
+
+  const std::shared_ptr<const BaseRecords> records_;
+  std::atomic<State> state_{State::kUnused};
+  std::shared_ptr<LiveSteps::Pin> pin_;  // kDropped: null
+};
+
+// The newest commits of a store, for the saves to come. Thread-safe.
+class NewestBases {
+ public:
+  NewestBases(LiveSteps* live, SegmentFiles* files) : live_(live), files_(files) {}
+
+  // A save was committed, or a step has its chunks elsewhere.
+  void Add(std::shared_ptr<const BaseRecords> records);
+  // The newest that lives, which stays on the disk as long as the result is held; null: there is
+  // none, or it cannot be read.
+  std::shared_ptr<SaveBase> Take();
+
+ private:
+  std::shared_ptr<SaveBase> Hold(const std::shared_ptr<const BaseRecords>& records);
+
+  LiveSteps* const live_;
+  SegmentFiles* const files_;
+  io::Mutex mutex_;
+  std::deque<std::shared_ptr<const BaseRecords>> newest_ STEPWELL_GUARDED_BY(mutex_);
+};
+
+// The leaf of this key; null: there is none.
+const format::LeafRecord* FindLeaf(const std::vector<format::LeafRecord>& leaves,
+                                   std::string_view key);
+
+// Whether chunk i of one record is the same part of the same kind of leaf as chunk i of the other.
+bool HasSameGrid(const format::LeafRecord& a, const format::LeafRecord& b);
+
+}  // namespace stepwell::db

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that did not change between steps is stored once, whatever happens to the steps."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp_v0
+import pytest
+import stepwell
+from equality import same
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+MIB = 1 << 20
+
+
+def frozen(make: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    return {name: make(rng.standard_normal((512, 1024)).astype(np.float32)) for name in "abc"}
+
+
+def tuned(step: int) -> dict[str, Any]:
+    return {"lora": jnp.full((4, 64), step, jnp.float32), "count": step}
+
+
+def owned(store: stepwell.Store) -> list[int]:
+    return [store[step].owned_bytes for step in store]
+
+
+def test_the_same_arrays_are_written_once(path: pathlib.Path) -> None:
+    state = frozen(jnp.asarray)
+    with stepwell.open(path) as store:
+        for step in range(5):
+            store.save(step, {"base": state, **tuned(step)}).result()
+        first, *others = owned(store)
+        assert first >= 6 * MIB and all(own < 0.012 * first for own in others)
+        assert all(store[step].stored_bytes >= 6 * MIB for step in store)
+        for step in store:
+            assert same(store.load(step, as_="jax"), {"base": state, **tuned(step)})
+
+
+@pytest.mark.parametrize("make", [np.array, jnp.array], ids=["numpy", "jax"])
+def test_equal_content_of_new_objects_is_written_once(path: pathlib.Path,
+                                                      make: Callable[[np.ndarray], Any]) -> None:
+    for step in range(4):  # each in a session of its own
+        with stepwell.open(path) as store:
+            store.save(step, {"base": frozen(make), **tuned(step)}).result()
+    with stepwell.open(path, mode="r") as store:
+        first, *others = owned(store)
+        assert all(own < 0.012 * first for own in others)
+        for step in store:
+            assert same(store.load(step)["base"], frozen(np.array))
+
+
+def test_what_is_written_in_place_is_seen(path: pathlib.Path) -> None:
+    """NumPy arrays are compared, never recognized."""
+    state = frozen(np.array)
+    with stepwell.open(path) as store:
+        store.save(0, state).result()
+        state["b"][:] += 1
+        store.save(1, state).result()
+        assert 2 * MIB <= owned(store)[1] < 2.1 * MIB
+        assert same(store.load(1), state) and not same(store.load(0), state)
+
+
+def test_a_donated_array_is_another_one(path: pathlib.Path) -> None:
+    step_function = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree),
+                            donate_argnums=0)
+    state = frozen(jnp.asarray)
+    with stepwell.open(path) as store:
+        wanted = []
+        for step in range(4):
+            store.save(step, state)
+            wanted.append(jax.tree.map(np.array, state))
+            state = step_function(state)
+        store.wait()
+        for step in store:
+            assert same(store.load(step), wanted[step]), step
+
+
+def test_shards_that_did_not_change(path: pathlib.Path) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(-1), ("x",))
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    for make in (lambda: state, lambda: jax.device_put(frozen(np.array), sharding)):
+        state = jax.device_put(frozen(np.array), sharding)
+        where = path / str(make is not None and len(list(path.parent.iterdir())))
+        with stepwell.open(where) as store:
+            for step in range(3):
+                store.save(step, {"base": make(), **tuned(step)}).result()
+            first, *others = owned(store)
+            assert all(own < 0.012 * first for own in others)
+            assert same(store.load(2)["base"], frozen(np.array))
+        path = path.with_name(path.name + "x")
+
+
+def test_saves_that_are_not_waited_for(path: pathlib.Path) -> None:
+    """A save refers to the newest commit that there is, whatever is still under way."""
+    state = frozen(jnp.asarray)
+    with stepwell.open(path) as store:
+        for step in range(12):
+            store.save(step, {"base": state, **tuned(step)})
+        store.wait()
+        assert sum(owned(store)) < 5 * owned(store)[0]
+        for step in store:
+            assert same(store.load(step, as_="jax"), {"base": state, **tuned(step)})
+
+
+def test_each_way_out_gives_the_whole_step(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    state = frozen(np.array)
+    with stepwell.open(path, keep=stepwell.policy.LatestN(3)) as store:
+        for step in range(6):
+            store.save(step, {"base": state, **tuned(step)}).result()
+        store.reclaim()
+        for number, mode in enumerate(("link", "copy")):
+            store.export(5, tmp_path / f"x{number}", mode=mode)
+            with ocp_v0.StandardCheckpointer() as checkpointer:
+                restored = checkpointer.restore(tmp_path / f"x{number}" / "state")
+            assert sorted(restored) == ["base", "count", "lora"] and int(restored["count"]) == 5
+            assert same(restored["base"], state) and (np.array(restored["lora"]) == 5).all()
+        store.export(5, tmp_path / "arrays.npz", to="npz", path="base")
+        with np.load(tmp_path / "arrays.npz") as arrays:
+            assert sorted(arrays) == ["a", "b", "c"]
+            assert all((arrays[name] == state[name]).all() for name in arrays)
+        store.branch("b")
+        with stepwell.open(path, branch="b") as branch:
+            branch.save(9, {"base": state, **tuned(9)}).result()
+            assert branch[9].owned_bytes < 0.012 * branch[9].stored_bytes
+        store.import_checkpoint(tmp_path / "x1", step=20).result()
+        assert same(store.load(20)["base"], state)
+        for step in list(store.steps())[:-1]:
+            store.delete(step)
+        store.reclaim()
+        assert same(store.load()["base"], state)
+    with stepwell.open(path, branch="b") as branch:
+        assert same(branch.load(9)["base"], state) and branch.verify().ok
+
+
+def test_random_histories(path: pathlib.Path) -> None:
+    """Steps of leaves that change, stay, come, go and come back; deletes, replaces and reopens."""
+    for seed in range(6):
+        chance = random.Random(seed)
+        where = path.with_name(f"{path.name}-{seed}")
+        leaves = {name: np.full((64, 300), ord(name), np.float32) for name in "abcdef"}
+        wanted: dict[int, dict[str, np.ndarray]] = {}
+        store = stepwell.open(where)
+        for step in range(40):
+            for name in leaves:
+                if chance.random() < 0.3:
+                    leaves[name] = leaves[name] + chance.choice([1, -1])  # contents come back
+            there = {name: leaf for name, leaf in leaves.items() if chance.random() < 0.8}
+            number = chance.choice([step, step, *wanted]) if wanted else step
+            store.save(number, {"x": there, "n": step}, if_exists="replace").result()
+            wanted[number] = {name: leaf.copy() for name, leaf in there.items()}
+            if len(wanted) > 3 and chance.random() < 0.4:
+                gone = chance.choice(sorted(wanted))
+                store.delete(gone)
+                del wanted[gone]
+            if chance.random() < 0.15:
+                store.reclaim()
+            if chance.random() < 0.15:
+                store.close()
+                store = stepwell.open(where)
+        store.reclaim()
+        assert store.steps() == sorted(wanted)
+        for number, leaf in wanted.items():
+            assert same(store.load(number)["x"], leaf), (seed, number)
+        report = store.verify()
+        assert report.ok, report.problems
+        store.close()

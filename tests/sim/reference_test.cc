@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that refer to the same chunks: what some live step refers to stays, and what none does
+// goes, compared with a mark and sweep over the records of all live steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/sim/support/soak_seeds.h"
+#include "tests/sim/support/store_workload.h"
+
+namespace stepwell::sim {
+namespace {
+
+constexpr size_t kSteps = 5;
+constexpr uint64_t kReferenceBlock = 4096;
+// One chunk a leaf, large enough for blocks of its own.
+constexpr uint64_t kElements = 16 * kReferenceBlock / sizeof(float);
+
+// Leaf "w" of version v, beside a leaf that always changes.
+std::vector<db::LeafSpec> Specs() {
+  return {{"w", {kElements}, true, false}, {"step", {3}, false, false}};
+}
+
+Result<db::SaveHandle> SaveVersion(db::Store* store, uint64_t step, uint64_t version) {
+  std::vector<std::vector<float>> scratch;
+  scratch.reserve(4);
+  const auto specs = Specs();
+  db::SaveRequest request = db::MakeRequest(step, step, {specs[1]}, &scratch);
+  db::SaveRequest steady = db::MakeRequest(step, version, {specs[0]}, &scratch);
+  request.items[0].leaves.push_back(std::move(steady.items[0].leaves[0]));
+  return store->Save(std::move(request));
+}
+
+// The versions' payloads: (segment, offset) -> bytes, and how many of the steps refer to each.
+using Places = std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, size_t>>;
+
+Result<Places> Mark(db::Store* store) {
+  Places places;
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, store->Steps());
+  for (const auto& step : steps) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step.step));
+    STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
+    for (const auto& leaf : leaves) {
+      for (const auto& chunk : leaf.chunks) {
+        auto& [bytes, count] = places[{chunk.segment, chunk.offset_bytes}];
+        bytes = chunk.stored_bytes;
+        ++count;
+      }
+    }
+  }
+  return places;
+}
+
+Status CheckVersion(db::Store* store, uint64_t step, uint64_t version) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
+  const db::LeafSpec spec = Specs()[0];
+  STEPWELL_ASSIGN_OR_RETURN(const auto leaf, reader->Find(db::KeyOf("state", spec.name)));
+  if (!leaf) return InternalError(StrCat("step ", step, " lost its leaf"));
+  std::vector<float> out(kElements);
+  db::LoadRequest request;
+  request.leaf = &*leaf;
+  request.box = format::WholeArray(leaf->shape);
+  request.out = reinterpret_cast<std::byte*>(out.data());
+  STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
+  if (out == db::LeafData(spec, version)) return OkStatus();
+  return InternalError(StrCat("step ", step, " has other bytes"));
+}
+
+// Steps 1 to 5 with versions of a chunk, deleted in some order: after each delete every step that
+// is left is whole, and after a reclaim the store has no more than they need.
+std::string DeleteInOrder(const std::array<uint64_t, kSteps>& versions,
+                          const std::array<size_t, kSteps>& order, bool reopen) {
+  const auto world = SimWorld::Make({7, kUnlimitedBytes});
+  StoreMachine machine(world, 7);
+  const OpenSpec spec = {.segment_bytes = 256 << 10};
+  auto store = machine.Open(spec);
+  if (!store.ok()) return store.status().ToString();
+  for (size_t i = 0; i < kSteps; ++i) {
+    auto handle = SaveVersion(store->get(), i + 1, versions[i]);
+    if (!handle.ok()) return handle.status().ToString();
+    if (Status status = handle->Wait(); !status.ok()) return status.ToString();
+  }
+  // As many payloads as there are runs of a version: each was written once.
+  const auto saved = Mark(store->get());
+  if (!saved.ok()) return saved.status().ToString();
+  size_t runs = 1;
+  for (size_t i = 1; i < kSteps; ++i) runs += versions[i] == versions[i - 1] ? 0 : 1;
+  const size_t large =
+      static_cast<size_t>(std::count_if(saved->begin(), saved->end(), [](const auto& place) {
+        return place.second.first > kElements;
+      }));
+  if (large != runs) return StrCat(large, " payloads for ", runs, " runs of a version");
+
+  std::set<size_t> left;
+  for (size_t i = 0; i < kSteps; ++i) left.insert(i);
+  for (const size_t gone : order) {
+    const std::array<uint64_t, 1> steps = {gone + 1};
+    if (Status status = (*store)->Delete(steps); !status.ok()) return status.ToString();
+    left.erase(gone);
+    if (reopen) {
+      if (Status status = (*store)->Close(); !status.ok()) return status.ToString();
+      store = machine.Open(spec);
+      if (!store.ok()) return store.status().ToString();
+    }
+    if (Status status = (*store)->Reclaim().status(); !status.ok()) return status.ToString();
+    for (const size_t i : left) {
+      const Status status = CheckVersion(store->get(), i + 1, versions[i]);
+      if (!status.ok()) return StrCat("after ", gone + 1, " went: ", status.ToString());
+    }
+    const auto marked = Mark(store->get());
+    if (!marked.ok()) return marked.status().ToString();
+    uint64_t needed = 0;
+    for (const auto& [place, payload] : *marked) needed += AlignUp(payload.first, kReferenceBlock);
+    const auto space = (*store)->Stats().space;
+    const uint64_t kept = space.live_bytes + space.padding_bytes + space.dead_bytes;
+    // Beside payloads there is a block for each frame that is not needed any more and lies in a
+    // segment that recovery may need.
+    if (kept > needed + 16 * kReferenceBlock) {
+      return StrCat("after ", gone + 1, " went: ", kept, " bytes are kept for ", needed, "; live ",
+                    space.live_bytes, ", padding ", space.padding_bytes, ", dead ",
+                    space.dead_bytes, "\n", DescribeSegments(machine.world()), machine.log());
+    }
+  }
+  return "";
+}
+
+// All ways in which five steps may have equal and different versions, up to names.
+std::vector<std::array<uint64_t, kSteps>> Patterns() {
+  std::vector<std::array<uint64_t, kSteps>> patterns;
+  for (uint64_t code = 0; code < 243; ++code) {
+    std::array<uint64_t, kSteps> versions{};
+    uint64_t rest = code;
+    uint64_t known = 0;
+    bool canonical = true;
+    for (uint64_t& version : versions) {
+      version = rest % 3;
+      rest /= 3;
+      canonical = canonical && version <= known;
+      if (version == known) ++known;
+    }
+    if (canonical) patterns.push_back(versions);
+  }
+  return patterns;
+}
+
+std::string TextOf(const std::array<uint64_t, kSteps>& versions,
+                   const std::array<size_t, kSteps>& order) {
+  std::string text = "versions";
+  for (const uint64_t version : versions) text += StrCat(" ", version);
+  text += ", deleted";
+  for (const size_t step : order) text += StrCat(" ", step + 1);
+  return text;
+}
+
+// Every pattern, in every `stride`-th order of all.
+void DeleteInOrders(size_t stride, bool reopen) {
+  size_t runs = 0;
+  size_t number = 0;
+  for (const auto& versions : Patterns()) {
+    std::array<size_t, kSteps> order{};
+    std::iota(order.begin(), order.end(), 0);
+    do {
+      if (number++ % stride != 0) continue;
+      ++runs;
+      const std::string problem = DeleteInOrder(versions, order, reopen);
+      ASSERT_EQ(problem, "") << TextOf(versions, order);
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+  EXPECT_GE(runs, 100u);
+}
+
+TEST(ReferenceTest, WhatNoStepRefersToGoesInWhateverOrderStepsAreDeleted) {
+  DeleteInOrders(/*stride=*/13, /*reopen=*/false);
+}
+
+TEST(ReferenceTest, AlsoWhereEachDeleteIsOfAnotherSession) { DeleteInOrders(/*stride=*/29, true); }
+
+}  // namespace
+}  // namespace stepwell::sim
