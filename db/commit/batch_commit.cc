@@ -57,6 +57,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   base->step = added.record.step;
   base->commit = added.record.commit;
   base->ticket = job->ticket;
+  base->of_session = true;
   base->leaves = std::move(records);
   job->committed = std::move(base);
   job->ReleaseHolds();

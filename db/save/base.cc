@@ -13,6 +13,12 @@ constexpr size_t kNewestMax = 2;
 
 }  // namespace
 
+bool SaveBase::Holds(const format::ChunkRecord& chunk, ConstBytes payload) const {
+  if (sources_ == nullptr) return true;
+  const Result<std::string> there = sources_->Fetch(chunk);
+  return there.ok() && std::ranges::equal(AsBytes(*there), payload);
+}
+
 bool SaveBase::Refer() {
   State state = State::kUnused;
   return state_.compare_exchange_strong(state, State::kReferred) || state == State::kReferred;
@@ -37,7 +43,8 @@ void NewestBases::Add(std::shared_ptr<const BaseRecords> records) {
 std::shared_ptr<SaveBase> NewestBases::Hold(const std::shared_ptr<const BaseRecords>& records) {
   LiveSteps::Pinned pinned = live_->FindAndPin(records->step);
   if (pinned.step == nullptr || pinned.step->record.commit != records->commit) return nullptr;
-  return std::make_shared<SaveBase>(records, std::move(pinned.pin));
+  return std::make_shared<SaveBase>(records, std::move(pinned.pin),
+                                    records->of_session ? nullptr : &sources_);
 }
 
 std::shared_ptr<SaveBase> NewestBases::Take() {
@@ -59,7 +66,7 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
   records->commit = pinned.step->record.commit;
   records->leaves = *std::move(leaves);
   Add(records);
-  return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin));
+  return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin), &sources_);
 }
 
 const format::LeafRecord* FindLeaf(const std::vector<format::LeafRecord>& leaves,

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "db/log/chunk_source.h"
 #include "db/log/live_steps.h"
 #include "db/log/segment_files.h"
 #include "format/records.h"
@@ -20,19 +21,25 @@ namespace stepwell::db {
 struct BaseRecords {
   uint64_t step = 0;
   uint64_t commit = 0;
-  uint64_t ticket = 0;  // of the save; 0: of none of this session
+  uint64_t ticket = 0;      // of the save; 0: it had none
+  bool of_session = false;  // this session has written or compared every payload
   std::vector<format::LeafRecord> leaves;
 };
 
 // What one save holds of its base. Thread-safe.
 class SaveBase {
  public:
-  SaveBase(std::shared_ptr<const BaseRecords> records, std::shared_ptr<LiveSteps::Pin> pin)
-      : records_(std::move(records)), pin_(std::move(pin)) {}
+  // `sources`: of payloads that this session has not written or compared yet; null: none.
+  SaveBase(std::shared_ptr<const BaseRecords> records, std::shared_ptr<LiveSteps::Pin> pin,
+           const ChunkSources* sources)
+      : records_(std::move(records)), pin_(std::move(pin)), sources_(sources) {}
 
   uint64_t ticket() const { return records_->ticket; }
   const std::vector<format::LeafRecord>& leaves() const { return records_->leaves; }
 
+  // Whether `payload` is what lies at the chunk's place, byte for byte. Not read again in a session
+  // that has written or compared it: an earlier session's may have rotted since.
+  bool Holds(const format::ChunkRecord& chunk, ConstBytes payload) const;
   // Asked before a chunk is taken from the base: false once it was dropped.
   bool Refer();
   // Lets go of the base, for space that only it keeps; false: something of it is taken already, or
@@ -45,12 +52,13 @@ class SaveBase {
   const std::shared_ptr<const BaseRecords> records_;
   std::atomic<State> state_{State::kUnused};
   std::shared_ptr<LiveSteps::Pin> pin_;  // kDropped: null
+  const ChunkSources* const sources_;
 };
 
 // The newest commits of a store, for the saves to come. Thread-safe.
 class NewestBases {
  public:
-  NewestBases(LiveSteps* live, SegmentFiles* files) : live_(live), files_(files) {}
+  NewestBases(LiveSteps* live, SegmentFiles* files) : live_(live), files_(files), sources_(files) {}
 
   // A save was committed, or a step has its chunks elsewhere.
   void Add(std::shared_ptr<const BaseRecords> records);
@@ -63,6 +71,7 @@ class NewestBases {
 
   LiveSteps* const live_;
   SegmentFiles* const files_;
+  const ChunkSources sources_;
   io::Mutex mutex_;
   std::deque<std::shared_ptr<const BaseRecords>> newest_ STEPWELL_GUARDED_BY(mutex_);
 };

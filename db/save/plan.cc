@@ -345,13 +345,15 @@ Result<EncodedChunk> CopyPayload(const PlannedLeaf& leaf, const ChunkTask& chunk
 }
 
 // Whether the base has the same chunk. The hash says so of the content; length and CRC of what is
-// stored must agree, too.
-bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChunk& encoded) {
+// stored must agree, too, and what an earlier session wrote must still be there.
+bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChunk& encoded,
+              ConstBytes payload) {
   if (leaf.base == nullptr) return false;
   const format::ChunkRecord& there = leaf.base->chunks[chunk.chunk_index];
   return there.hash.known() && there.hash == encoded.hash && there.codec == leaf.codec &&
          there.logical_bytes == chunk.logical_bytes && there.stored_bytes == encoded.stored_bytes &&
-         there.crc == encoded.crc && leaf.base_step->Refer();
+         there.crc == encoded.crc && leaf.base_step->Holds(there, payload) &&
+         leaf.base_step->Refer();
 }
 
 }  // namespace
@@ -370,7 +372,7 @@ Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk
     encoded.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
     encoded.crc = payload.crc;
   }
-  encoded.same = IsInBase(leaf, chunk, encoded);
+  encoded.same = IsInBase(leaf, chunk, encoded, out.first(encoded.stored_bytes));
   return encoded;
 }
 

@@ -50,11 +50,8 @@ bool IsSealed(const SimWorld& world, const std::string& path) {
 
 std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
   if (seed & kTiny) return {{"a", {7}, false, false}};
-  if (seed & kLarge) {
-    return {{"a", {7}, false, false}, {"g", {300'000}, true, false, 3, 600'000, 64 << 10}};
-  }
-  // Some of it changes with every save, some not: whole leaves, large ones in parts; leaves that
-  // come and go.
+  if (seed & kLarge) return {{"a", {7}}, {"g", {300'000}, true, false, 3, 600'000, 64 << 10}};
+  // Some of it changes with every save, some does not, in whole or in parts; leaves come and go.
   std::vector<db::LeafSpec> specs = {{"a", {7}, false, false}, {"b", {30, 20}, true, false, 3}};
   if (seed % 12 < 7) specs.push_back({"c", {6000}, true, true, 4});
   if (seed % 8 < 5) specs.push_back({"d", {5, 1500}, false, false, 6, 10'000, 4 << 10});
