@@ -58,7 +58,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   base->commit = added.record.commit;
   base->ticket = job->ticket;
   base->of_session = true;
-  base->leaves = std::move(records);
+  base->leaves = BaseLeavesOf(records);
   job->committed = std::move(base);
   job->ReleaseHolds();
   job->leaves.clear();

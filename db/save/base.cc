@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "db/log/step_records.h"
+#include "format/hash.h"
 
 namespace stepwell::db {
 namespace {
@@ -64,23 +65,44 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
   auto records = std::make_shared<BaseRecords>();
   records->step = pinned.step->record.step;
   records->commit = pinned.step->record.commit;
-  records->leaves = *std::move(leaves);
+  records->leaves = BaseLeavesOf(*leaves);
   Add(records);
   return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin), &sources_);
 }
 
-const format::LeafRecord* FindLeaf(const std::vector<format::LeafRecord>& leaves,
-                                   std::string_view key) {
+std::vector<BaseLeaf> BaseLeavesOf(std::span<const format::LeafRecord> records) {
+  std::vector<BaseLeaf> leaves;
+  leaves.reserve(records.size());
+  for (const format::LeafRecord& record : records) {
+    if (!record.chunks.empty()) leaves.push_back({record.key, GridHash(record), record.chunks});
+  }
+  return leaves;
+}
+
+const BaseLeaf* SaveBase::Find(std::string_view key) const {
+  const auto& leaves = records_->leaves;
   const auto it = std::lower_bound(
       leaves.begin(), leaves.end(), key,
-      [](const format::LeafRecord& leaf, std::string_view wanted) { return leaf.key < wanted; });
+      [](const BaseLeaf& leaf, std::string_view wanted) { return leaf.key < wanted; });
   return it == leaves.end() || it->key != key ? nullptr : &*it;
 }
 
-bool HasSameGrid(const format::LeafRecord& a, const format::LeafRecord& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.shape == b.shape &&
-         a.chunk_shape == b.chunk_shape && a.chunk_count == b.chunk_count &&
-         a.logical_bytes == b.logical_bytes && a.partial == b.partial && a.pieces == b.pieces;
+format::Hash128 GridHash(const format::LeafRecord& leaf) {
+  std::vector<uint64_t> words = {static_cast<uint64_t>(leaf.kind),
+                                 static_cast<uint64_t>(leaf.dtype), leaf.logical_bytes,
+                                 leaf.chunk_count, leaf.partial ? 1U : 0U};
+  const auto add = [&words](const format::Shape& shape) {
+    words.push_back(shape.size());
+    words.insert(words.end(), shape.begin(), shape.end());
+  };
+  add(leaf.shape);
+  add(leaf.chunk_shape);
+  for (const format::PieceRecord& piece : leaf.pieces) {
+    add(piece.origin);
+    add(piece.shape);
+    add(piece.chunk_shape);
+  }
+  return format::HashOf(std::as_bytes(std::span(words)));
 }
 
 }  // namespace stepwell::db

@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "db/log/chunk_source.h"
@@ -17,14 +20,24 @@
 
 namespace stepwell::db {
 
-// The leaves of one committed step, ascending by key, each in one record.
+// A leaf that has chunks, as far as later saves compare theirs with it. A state has very many, so
+// it is small.
+struct BaseLeaf {
+  std::string key;
+  format::Hash128 grid;  // GridHash
+  std::vector<format::ChunkRecord> chunks;
+};
+
+// The leaves of one committed step, ascending by key.
 struct BaseRecords {
   uint64_t step = 0;
   uint64_t commit = 0;
   uint64_t ticket = 0;      // of the save; 0: it had none
   bool of_session = false;  // this session has written or compared every payload
-  std::vector<format::LeafRecord> leaves;
+  std::vector<BaseLeaf> leaves;
 };
+// Takes what is needed of complete records, ascending by key.
+std::vector<BaseLeaf> BaseLeavesOf(std::span<const format::LeafRecord> records);
 
 // What one save holds of its base. Thread-safe.
 class SaveBase {
@@ -35,7 +48,8 @@ class SaveBase {
       : records_(std::move(records)), pin_(std::move(pin)), sources_(sources) {}
 
   uint64_t ticket() const { return records_->ticket; }
-  const std::vector<format::LeafRecord>& leaves() const { return records_->leaves; }
+  // The leaf of this key; null: there is none.
+  const BaseLeaf* Find(std::string_view key) const;
 
   // Whether `payload` is what lies at the chunk's place, byte for byte. Not read again in a session
   // that has written or compared it: an earlier session's may have rotted since.
@@ -76,11 +90,8 @@ class NewestBases {
   std::deque<std::shared_ptr<const BaseRecords>> newest_ STEPWELL_GUARDED_BY(mutex_);
 };
 
-// The leaf of this key; null: there is none.
-const format::LeafRecord* FindLeaf(const std::vector<format::LeafRecord>& leaves,
-                                   std::string_view key);
-
-// Whether chunk i of one record is the same part of the same kind of leaf as chunk i of the other.
-bool HasSameGrid(const format::LeafRecord& a, const format::LeafRecord& b);
+// Equal for leaves of the same kind, type, shape and grid: then chunk i of one is the same part of
+// it as chunk i of the other.
+format::Hash128 GridHash(const format::LeafRecord& leaf);
 
 }  // namespace stepwell::db

@@ -142,7 +142,7 @@ bool TakeUnchanged(PlannedLeaf* leaf) {
   const auto& input = leaf->input;
   if (leaf->base == nullptr || input.unchanged_since == 0 ||
       leaf->base_step->ticket() < input.unchanged_since ||
-      !HasSameGrid(input.record, *leaf->base)) {
+      GridHash(input.record) != leaf->base->grid) {
     return false;
   }
   const auto& chunks = leaf->base->chunks;
@@ -243,7 +243,7 @@ Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const u
 
 void ReferTo(SaveBase* base, PlannedLeaf* leaf) {
   if (base == nullptr) return;
-  leaf->base = FindLeaf(base->leaves(), leaf->input.record.key);
+  leaf->base = base->Find(leaf->input.record.key);
   leaf->base_step = base;
 }
 
@@ -279,7 +279,8 @@ Status PlanWithoutBase(CodecPolicy policy, PlannedLeaf* leaf) {
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   leaf->input.record.partial = leaf->input.partial;
   STEPWELL_RETURN_IF_ERROR(PlanWithoutBase(policy, leaf));
-  if (leaf->base != nullptr && !HasSameGrid(leaf->input.record, *leaf->base)) leaf->base = nullptr;
+  if (leaf->base != nullptr && GridHash(leaf->input.record) != leaf->base->grid)
+    leaf->base = nullptr;
   return OkStatus();
 }
 

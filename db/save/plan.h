@@ -50,7 +50,7 @@ struct PlannedLeaf {
   const format::DTypeInfo* dtype = nullptr;  // null for values
   // The leaf of the commit to refer to, of the same grid; null: none. `base_step` says whether that
   // still may be.
-  const format::LeafRecord* base = nullptr;
+  const BaseLeaf* base = nullptr;
   SaveBase* base_step = nullptr;
   bool unchanged = false;  // every chunk is the base's; none is read
   format::CodecId codec = format::CodecId::kRaw;

@@ -199,7 +199,7 @@ TEST_F(ReferenceTest, ACollisionOfHashesIsNotTakenForEqualContent) {
   std::vector<float> data(1000, 1.0F);
   const ConstBytes bytes(reinterpret_cast<const std::byte*>(data.data()), 4000);
   auto records = std::make_shared<BaseRecords>();
-  format::LeafRecord& there = records->leaves.emplace_back();
+  BaseLeaf& there = records->leaves.emplace_back();
   there.key = KeyOf("state", "w");
   format::ChunkRecord& chunk = there.chunks.emplace_back();
   chunk.logical_bytes = 4000;
