@@ -208,13 +208,10 @@ void ReadRun::Submit(const PlannedRead& read, ReadBuffer* buffer) {
   if (status.ok() && end - op->offset_bytes > buffer->memory.size()) {
     status = InternalError(segment_->file->path() + ": other segments demand less alignment");
   }
-  if (!status.ok()) {
-    for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
-      AddError(op, i, status);
-      if (stop_at_error_) break;
-    }
+  if (!status.ok()) {  // another source may have what the segment has not
+    op->status = status;
     ++busy_;
-    return Finish(op);
+    return op->OnComplete();
   }
   op->held = segment_->file;
   op->file = op->held.get();
