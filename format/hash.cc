@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/hash.h"
 
-#include <xxhash.h>
+#include <xxh_x86dispatch.h>  // the widest vectors that the machine has
 
 #include <algorithm>
 
