@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/io/support/expect_ok.h"
 #include "tests/sim/support/soak_seeds.h"
 #include "tests/sim/support/store_workload.h"
 
@@ -181,6 +182,65 @@ TEST(ReferenceTest, WhatNoStepRefersToGoesInWhateverOrderStepsAreDeleted) {
 }
 
 TEST(ReferenceTest, AlsoWhereEachDeleteIsOfAnotherSession) { DeleteInOrders(/*stride=*/29, true); }
+
+// Two saves under way together refer to one commit, each to another half of it. When that is gone,
+// both halves are needed, by steps that own nothing in its segment.
+TEST(ReferenceTest, StepsThatReferToDifferentPayloadsOfASegmentKeepBoth) {
+  const auto world = SimWorld::Make({11, kUnlimitedBytes});
+  StoreMachine machine(world, 11);
+  const auto specs_of = [](uint64_t left, uint64_t right) {
+    std::vector<db::LeafSpec> specs;
+    for (const char* name : {"a", "b"}) specs.push_back({name, {kElements}, true, false, left});
+    for (const char* name : {"c", "d"}) specs.push_back({name, {kElements}, true, false, right});
+    return specs;
+  };
+  // A leaf that changes with every 1000 seeds is that of step 1 in all of them.
+  const std::vector<std::vector<db::LeafSpec>> specs = {specs_of(1000, 1000), specs_of(1, 1000),
+                                                        specs_of(1000, 1)};
+  auto store = machine.Open({});
+  ASSERT_OK(store.status());
+  ASSERT_OK(db::SaveSeeded(store->get(), 1, 1, specs[0])->Wait());
+  ASSERT_OK((*store)->Close());
+  store = machine.Open({});  // the next ones lie in other segments
+  ASSERT_OK(store.status());
+  std::vector<db::SaveHandle> handles;
+  for (const uint64_t step : {2, 3}) {
+    auto handle = db::SaveSeeded(store->get(), step, step, specs[step - 1]);
+    ASSERT_OK(handle.status());
+    handles.push_back(*handle);
+  }
+  for (const db::SaveHandle& handle : handles) ASSERT_OK(handle.Wait());
+  const std::array<uint64_t, 1> first = {1};
+  ASSERT_OK((*store)->Delete(first));
+  ASSERT_OK((*store)->Reclaim().status());
+  for (const uint64_t step : {2, 3}) {
+    const auto reader = (*store)->Read(step);
+    ASSERT_OK(reader.status());
+    EXPECT_OK(db::CheckSeeded(&**reader, step, specs[step - 1]));
+    const auto leaves = (*reader)->Leaves("");
+    ASSERT_OK(leaves.status());
+    size_t referenced = 0;
+    for (const auto& leaf : *leaves) {
+      for (const auto& chunk : leaf.chunks) referenced += chunk.referenced ? 1 : 0;
+    }
+    EXPECT_EQ(referenced, 2u) << "step " << step;
+  }
+}
+
+// Without a reclaim that looks at everything: the last step that refers to a payload gives it back.
+TEST(ReferenceTest, SpaceStaysFlatWhereOwnersDieFirst) {
+  const auto world = SimWorld::Make({13, kUnlimitedBytes});
+  StoreMachine machine(world, 13);
+  auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10});
+  ASSERT_OK(store.status());
+  for (uint64_t step = 1; step <= 600; ++step) {
+    auto handle = SaveVersion(store->get(), step, step / 10);
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+  }
+  EXPECT_OK(CheckVersion(store->get(), 600, 60));
+  EXPECT_LT(world->UsedBytes(), uint64_t{3} << 20);
+}
 
 }  // namespace
 }  // namespace stepwell::sim
