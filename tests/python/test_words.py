@@ -15,7 +15,7 @@ import pytest
 from group_runs import run
 
 import stepwell
-from stepwell._remote.transfer import told
+from stepwell._remote.transfer import with_context
 from stepwell._text import counted, with_article
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,7 +108,7 @@ def test_what_to_install_is_what_the_package_asks_for():
 
 
 def said(error: Exception) -> stepwell.Error:
-    with pytest.raises(stepwell.Error) as info, told("push of step 7"):
+    with pytest.raises(stepwell.Error) as info, with_context("push of step 7"):
         raise error
     assert "\n" not in str(info.value) and info.value.__cause__ is error
     return info.value

@@ -233,13 +233,13 @@ TEST(ReferenceTest, SpaceStaysFlatWhereOwnersDieFirst) {
   StoreMachine machine(world, 13);
   auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10});
   ASSERT_OK(store.status());
-  for (uint64_t step = 1; step <= 600; ++step) {
-    auto handle = SaveVersion(store->get(), step, step / 10);
+  for (uint64_t step = 1; step <= 3600; ++step) {
+    auto handle = SaveVersion(store->get(), step, step / 60);
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
   }
-  EXPECT_OK(CheckVersion(store->get(), 600, 60));
-  EXPECT_LT(world->UsedBytes(), uint64_t{3} << 20);
+  EXPECT_OK(CheckVersion(store->get(), 3600, 60));
+  EXPECT_LT(world->UsedBytes(), uint64_t{2} << 20);
 }
 
 }  // namespace
