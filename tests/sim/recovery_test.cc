@@ -161,14 +161,14 @@ TEST_F(RecoveryTest, ADamagedPayloadInASealedSegmentIsNoTear) {
 // older than what was erased then, or its newest slot cannot be read: the frame that ended a step
 // counts although nothing is left of the step.
 TEST_F(RecoveryTest, AStepThatTheChainEndedNeedsNoPayloads) {
-  constexpr uint64_t kHeld = 4;
+  constexpr uint64_t kHeld = 31;
   std::string slots;
   const auto save = [&] {
     Open({});
     Save(10, 1);
     slots = Slots();
-    ASSERT_OK(SaveStep(store_.get(), 20, kTiny).status());  // has a flush of its own
-    ASSERT_OK(SaveStep(store_.get(), 11, 3).status());
+    ASSERT_OK(SaveStep(store_.get(), 20, kLarge).status());  // those behind it wait for it
+    ASSERT_OK(SaveStep(store_.get(), 11, 5).status());
   };
   save();
   ASSERT_OK(store_->Wait());
