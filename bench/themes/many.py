@@ -3,7 +3,6 @@
 
 import pathlib
 import subprocess
-import sys
 from collections.abc import Callable
 
 import machine
@@ -34,12 +33,9 @@ def run(job: Job) -> None:
         ask("metrics", lambda: len(store.steps(metrics=True)), count)
         ask("best", lambda: store.best("loss"), count - 1)
         ask("stats", lambda: store.stats()["steps"], count)
-    program = [sys.executable, "-m", "stepwell"]
-    built = pathlib.Path(stepwell.__file__).parents[2] / "api" / "cli" / "stepwell"
-    if built.exists():
-        program = [str(built)]
+    program = pathlib.Path(stepwell.__file__).parents[2] / "api" / "cli" / "stepwell"
     with Timed() as timed:
-        listed = subprocess.run([*program, "ls", "--last", "20", str(path)], check=True,
+        listed = subprocess.run([str(program), "ls", "--last", "20", str(path)], check=True,
                                 capture_output=True, text=True).stdout
     job.emit("many/ls", timed.seconds)
     if str(count - 1) not in listed.split():
