@@ -78,8 +78,11 @@ class Core {
 
   std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items,
                                nb::object to_numpy) {
-    const std::shared_ptr<const SavedArrays> before = saved_arrays_;
     auto saved = std::make_shared<SavedArrays>(++tickets_);
+    // Of the save right before this one, else nothing is known: one of another thread, which is
+    // still under way or has failed, may have had other arrays.
+    std::shared_ptr<const SavedArrays> before = saved_arrays_;
+    if (before != nullptr && before->ticket() + 1 != saved->ticket()) before = nullptr;
     request.items = ItemsFromPython(items, std::move(to_numpy), before.get(), saved.get());
     request.ticket = saved->ticket();
     auto handle =
@@ -87,7 +90,9 @@ class Core {
           request.keep_waiting = keep_waiting;
           return store_->Save(std::move(request));
         }));
-    saved_arrays_ = std::move(saved);
+    if (saved_arrays_ == nullptr || saved_arrays_->ticket() < saved->ticket()) {
+      saved_arrays_ = std::move(saved);
+    }
     return handle;
   }
 

@@ -58,7 +58,11 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   base->commit = added.record.commit;
   base->ticket = job->ticket;
   base->of_session = true;
-  base->leaves = BaseLeavesOf(records);
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (records[i].chunks.empty()) continue;
+    base->leaves.push_back(
+        {std::move(records[i].key), job->leaves[i].grid, std::move(records[i].chunks)});
+  }
   job->committed = std::move(base);
   job->ReleaseHolds();
   job->leaves.clear();

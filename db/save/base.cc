@@ -2,6 +2,8 @@
 #include "db/save/base.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "db/log/step_records.h"
 #include "format/hash.h"
@@ -65,26 +67,13 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
   auto records = std::make_shared<BaseRecords>();
   records->step = pinned.step->record.step;
   records->commit = pinned.step->record.commit;
-  records->leaves = BaseLeavesOf(*leaves);
+  for (format::LeafRecord& leaf : *leaves) {
+    if (leaf.chunks.empty()) continue;
+    const format::Hash128 grid = GridHash(leaf);
+    records->leaves.push_back({std::move(leaf.key), grid, std::move(leaf.chunks)});
+  }
   Add(records);
   return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin), &sources_);
-}
-
-std::vector<BaseLeaf> BaseLeavesOf(std::span<const format::LeafRecord> records) {
-  std::vector<BaseLeaf> leaves;
-  leaves.reserve(records.size());
-  for (const format::LeafRecord& record : records) {
-    if (!record.chunks.empty()) leaves.push_back({record.key, GridHash(record), record.chunks});
-  }
-  return leaves;
-}
-
-const BaseLeaf* SaveBase::Find(std::string_view key) const {
-  const auto& leaves = records_->leaves;
-  const auto it = std::lower_bound(
-      leaves.begin(), leaves.end(), key,
-      [](const BaseLeaf& leaf, std::string_view wanted) { return leaf.key < wanted; });
-  return it == leaves.end() || it->key != key ? nullptr : &*it;
 }
 
 format::Hash128 GridHash(const format::LeafRecord& leaf) {

@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "db/log/chunk_source.h"
@@ -36,8 +34,6 @@ struct BaseRecords {
   bool of_session = false;  // this session has written or compared every payload
   std::vector<BaseLeaf> leaves;
 };
-// Takes what is needed of complete records, ascending by key.
-std::vector<BaseLeaf> BaseLeavesOf(std::span<const format::LeafRecord> records);
 
 // What one save holds of its base. Thread-safe.
 class SaveBase {
@@ -48,8 +44,7 @@ class SaveBase {
       : records_(std::move(records)), pin_(std::move(pin)), sources_(sources) {}
 
   uint64_t ticket() const { return records_->ticket; }
-  // The leaf of this key; null: there is none.
-  const BaseLeaf* Find(std::string_view key) const;
+  const std::vector<BaseLeaf>& leaves() const { return records_->leaves; }
 
   // Whether `payload` is what lies at the chunk's place, byte for byte. Not read again in a session
   // that has written or compared it: an earlier session's may have rotted since.

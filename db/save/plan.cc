@@ -139,12 +139,7 @@ Status PlanGrid(PlannedLeaf* leaf) {
 
 // With the grid known: whether all chunks are the base's, as the caller knows.
 bool TakeUnchanged(PlannedLeaf* leaf) {
-  const auto& input = leaf->input;
-  if (leaf->base == nullptr || input.unchanged_since == 0 ||
-      leaf->base_step->ticket() < input.unchanged_since ||
-      GridHash(input.record) != leaf->base->grid) {
-    return false;
-  }
+  if (!leaf->said_unchanged || GridHash(leaf->input.record) != leaf->base->grid) return false;
   const auto& chunks = leaf->base->chunks;
   const bool all_known = std::all_of(chunks.begin(), chunks.end(),
                                      [](const auto& chunk) { return chunk.hash.known(); });
@@ -241,10 +236,20 @@ Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const u
   return format::ChooseChunkShape(shape, dtype->item_bytes, shard_shape);
 }
 
-void ReferTo(SaveBase* base, PlannedLeaf* leaf) {
-  if (base == nullptr) return;
-  leaf->base = base->Find(leaf->input.record.key);
-  leaf->base_step = base;
+void ReferTo(SaveBase* base, uint64_t ticket, std::span<PlannedLeaf> leaves) {
+  // A save of another thread may have been committed that came later than this one: of what it has,
+  // this one's caller knew nothing.
+  const bool is_earlier = base->ticket() < ticket;
+  auto there = base->leaves().begin();
+  for (PlannedLeaf& leaf : leaves) {
+    while (there != base->leaves().end() && there->key < leaf.input.record.key) ++there;
+    if (there == base->leaves().end()) return;
+    if (there->key != leaf.input.record.key) continue;
+    leaf.base = &*there;
+    leaf.base_step = base;
+    const uint64_t since = leaf.input.unchanged_since;
+    leaf.said_unchanged = is_earlier && since != 0 && since <= base->ticket();
+  }
 }
 
 namespace {
@@ -279,8 +284,8 @@ Status PlanWithoutBase(CodecPolicy policy, PlannedLeaf* leaf) {
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   leaf->input.record.partial = leaf->input.partial;
   STEPWELL_RETURN_IF_ERROR(PlanWithoutBase(policy, leaf));
-  if (leaf->base != nullptr && GridHash(leaf->input.record) != leaf->base->grid)
-    leaf->base = nullptr;
+  if (leaf->input.record.chunk_count > 0) leaf->grid = GridHash(leaf->input.record);
+  if (leaf->base != nullptr && leaf->grid != leaf->base->grid) leaf->base = nullptr;
   return OkStatus();
 }
 

@@ -52,7 +52,9 @@ struct PlannedLeaf {
   // still may be.
   const BaseLeaf* base = nullptr;
   SaveBase* base_step = nullptr;
-  bool unchanged = false;  // every chunk is the base's; none is read
+  format::Hash128 grid;         // GridHash, once the grid is decided
+  bool said_unchanged = false;  // since the base, as the caller knows
+  bool unchanged = false;       // every chunk is the base's; none is read
   format::CodecId codec = format::CodecId::kRaw;
 };
 
@@ -61,9 +63,9 @@ struct PlannedLeaf {
 Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const uint64_t> shape,
                                        std::span<const uint64_t> shard_shape);
 
-// Shares with the leaf of the same key in `base`, which outlives the job; null: with nothing.
-// Before PlanLeaf.
-void ReferTo(SaveBase* base, PlannedLeaf* leaf);
+// Lets the leaves of a save, ascending by key, refer to those of the same key in `base`, which
+// outlives the job. `ticket` is the save's. Call before PlanLeaf.
+void ReferTo(SaveBase* base, uint64_t ticket, std::span<PlannedLeaf> leaves);
 
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
 // codec, or moves a short value inline. `policy` kAuto samples the data.

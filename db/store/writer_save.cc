@@ -353,7 +353,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   // The newest base is the best, so it is taken when nothing is to be waited for any more.
   STEPWELL_RETURN_IF_ERROR(WaitForPlace(job->step, keep_waiting));
   job->base = bases_->Take();
-  for (PlannedLeaf& leaf : job->leaves) ReferTo(job->base.get(), &leaf);
+  if (job->base != nullptr) ReferTo(job->base.get(), job->ticket, job->leaves);
   std::vector<uint32_t> staged;
   auto held = std::make_shared<std::vector<uint32_t>>();
   uint64_t staged_bytes = 0;

@@ -193,6 +193,31 @@ TEST_F(ReferenceTest, ALeafThatIsSaidToBeUnchangedIsNotRead) {
   EXPECT_EQ(first_of(5), 9.0F);
 }
 
+// Two threads save at once: of a commit that came with a later ticket the caller knew nothing.
+TEST_F(ReferenceTest, WhatTheCallerKnowsEndsWithItsOwnTicket) {
+  auto records = std::make_shared<BaseRecords>();
+  records->leaves.push_back({.key = "a", .grid = {}, .chunks = {}});
+  const auto said = [&](uint64_t base_ticket, uint64_t ticket, uint64_t since) {
+    records->ticket = base_ticket;
+    SaveBase base(records, nullptr, nullptr);
+    std::vector<PlannedLeaf> leaves(2);
+    leaves[0].input.record.key = "a";
+    leaves[1].input.record.key = "b";
+    for (PlannedLeaf& leaf : leaves) leaf.input.unchanged_since = since;
+    ReferTo(&base, ticket, leaves);
+    EXPECT_EQ(leaves[0].base, &records->leaves[0]);
+    EXPECT_EQ(leaves[1].base, nullptr);
+    EXPECT_FALSE(leaves[1].said_unchanged);
+    return leaves[0].said_unchanged;
+  };
+  EXPECT_TRUE(said(/*base_ticket=*/4, /*ticket=*/5, /*since=*/4));
+  EXPECT_TRUE(said(4, 5, 2));
+  EXPECT_FALSE(said(4, 5, 5));
+  EXPECT_FALSE(said(6, 5, 4));
+  EXPECT_FALSE(said(4, 5, 0));
+  EXPECT_FALSE(said(0, 5, 1));  // of an earlier session, or of no caller
+}
+
 // Equal hashes of different content, as a collision would have them: length and CRC must agree,
 // too.
 TEST_F(ReferenceTest, ACollisionOfHashesIsNotTakenForEqualContent) {

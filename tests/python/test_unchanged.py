@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +174,40 @@ def test_random_histories(path: pathlib.Path) -> None:
         report = store.verify()
         assert report.ok, report.problems
         store.close()
+
+
+def test_an_array_that_another_thread_replaced_meanwhile_is_read(path: pathlib.Path) -> None:
+    """Each thread saves arrays of its own at the same place, so what one of them has saved before
+    says nothing of what lies in the newest step."""
+    rounds = 60
+    with stepwell.open(path) as store:
+        def save(first: int) -> None:
+            kept = jnp.full((300, 300), first, jnp.float32)
+            for number in range(first, 2 * rounds, 2):
+                store.save(number, {"w": kept, "n": number})
+
+        threads = [threading.Thread(target=save, args=(first,)) for first in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        store.wait()
+        for step in store:
+            assert (store.load(step, "w") == step % 2).all(), step
+
+
+def test_an_array_that_was_saved_before_is_not_read_again(path: pathlib.Path) -> None:
+    """JAX arrays are immutable: what is written below one, through NumPy, is not seen."""
+    memory = np.empty(4096 + 16, np.float32)
+    begin = -memory.ctypes.data % 64 // 4  # JAX takes memory as it is where that is aligned
+    shared = memory[begin:begin + 4096]
+    shared[:] = 1
+    array = jax.device_put(shared)
+    if array.unsafe_buffer_pointer() != shared.ctypes.data:
+        pytest.fail("JAX has copied what it could have taken as it is")
+    with stepwell.open(path) as store:
+        store.save(0, {"w": array}).result()
+        shared[:] = 2
+        store.save(1, {"w": array}).result()
+        store.save(2, {"w": jax.device_put(shared)}).result()
+        assert [float(store.load(step, "w")[0]) for step in store] == [1, 1, 2]
