@@ -13,6 +13,7 @@
 #include "db/commit/log_end.h"
 #include "db/commit/reclaim_scheduler.h"
 #include "db/commit/save_job.h"
+#include "db/save/encode.h"
 #include "io/buffer.h"
 
 namespace stepwell::db {

@@ -35,7 +35,7 @@ struct BaseRecords {
   std::vector<BaseLeaf> leaves;
 };
 
-// What one save holds of its base. Thread-safe.
+// Holds the base of one save. Thread-safe.
 class SaveBase {
  public:
   // `sources`: of payloads that this session has not written or compared yet; null: none.
@@ -46,8 +46,8 @@ class SaveBase {
   uint64_t ticket() const { return records_->ticket; }
   const std::vector<BaseLeaf>& leaves() const { return records_->leaves; }
 
-  // Whether `payload` is what lies at the chunk's place, byte for byte. Not read again in a session
-  // that has written or compared it: an earlier session's may have rotted since.
+  // Returns true if `payload` lies at the chunk's place, byte for byte. Reads only payloads that
+  // this session has neither written nor compared: they may have rotted since.
   bool Holds(const format::ChunkRecord& chunk, ConstBytes payload) const;
   // Asked before a chunk is taken from the base: false once it was dropped.
   bool Refer();

@@ -76,31 +76,11 @@ Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
 std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
                                   std::span<const uint32_t> which, bool stage);
 
+// Returns the most bytes that the payload of a chunk may take, with its CRC.
+uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes);
+
 // Copies the chunks of a block from the leaves' memory to their staged offsets.
 void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block);
-
-struct EncodedChunk {
-  uint32_t offset_bytes = 0;  // in the block
-  uint32_t stored_bytes = 0;
-  uint32_t crc = 0;
-  format::Hash128 hash;  // of the chunk's bytes
-  bool same = false;     // as in the base: nothing is stored
-};
-// Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
-// chunk's bytes are `staged`, or where that is empty the leaf's own memory. What is stored of a
-// chunk is decided here alone; the offset of the result is 0.
-Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
-                                 std::vector<std::byte>* scratch, MutableBytes out);
-
-struct EncodedBlock {
-  Status status;
-  std::vector<EncodedChunk> chunks;  // as BlockTask::chunks
-  size_t used_bytes = 0;             // a multiple of `alignment`, the rest of it zeros
-};
-// Encodes a block into `out` (kBlockBytes). The chunks come from `staged` (== out.data() for
-// in_place tasks), or from the leaves' own memory where it is null.
-EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
-                         const std::byte* staged, size_t alignment, MutableBytes out);
 
 // Values longer than this are cut into several LZ4 frames.
 inline constexpr uint64_t kValueChunkBytes = uint64_t{1} << 20;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/save/encode.h"
+
+#include <cstring>
+
+#include "format/endian.h"
+#include "format/hash.h"
+
+namespace stepwell::db {
+
+using format::CodecId;
+
+namespace {
+
+// The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
+// stored raw).
+ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
+                        std::vector<std::byte>* scratch, MutableBytes out) {
+  if (!staged.empty()) return staged;
+  if (leaf.codec == CodecId::kRaw) {
+    GatherTo(leaf, chunk, out.data());
+    return out.first(chunk.logical_bytes);
+  }
+  if (const ConstBytes source = InSource(leaf, chunk); source.data() != nullptr) return source;
+  scratch->resize(chunk.logical_bytes);
+  GatherTo(leaf, chunk, scratch->data());
+  return *scratch;
+}
+
+// A chunk that comes encoded, as it is.
+Result<EncodedChunk> CopyPayload(const PlannedLeaf& leaf, const ChunkTask& chunk,
+                                 std::vector<std::byte>* scratch, MutableBytes out) {
+  const ConstBytes payload = leaf.input.payloads[chunk.chunk_index];
+  std::memcpy(out.data(), payload.data(), payload.size());
+  EncodedChunk encoded;
+  encoded.stored_bytes = static_cast<uint32_t>(payload.size());
+  encoded.crc = format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes);
+  if (leaf.codec == CodecId::kRaw) {
+    encoded.hash = format::HashOf(payload.first(payload.size() - format::kCrcBytes));
+    return encoded;
+  }
+  scratch->resize(chunk.logical_bytes);
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(leaf.codec, payload, *scratch));
+  encoded.hash = format::HashOf(*scratch);
+  return encoded;
+}
+
+// Returns true if the base has the same chunk: content (by its hash), codec, stored length and CRC
+// agree, and a payload of an earlier session is still there.
+bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChunk& encoded,
+              ConstBytes payload) {
+  if (leaf.base == nullptr) return false;
+  const format::ChunkRecord& there = leaf.base->chunks[chunk.chunk_index];
+  return there.hash.known() && there.hash == encoded.hash && there.codec == leaf.codec &&
+         there.logical_bytes == chunk.logical_bytes && there.stored_bytes == encoded.stored_bytes &&
+         there.crc == encoded.crc && leaf.base_step->Holds(there, payload) &&
+         leaf.base_step->Refer();
+}
+
+}  // namespace
+
+Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
+                                 std::vector<std::byte>* scratch, MutableBytes out) {
+  EncodedChunk encoded;
+  if (!leaf.input.payloads.empty()) {
+    STEPWELL_ASSIGN_OR_RETURN(encoded, CopyPayload(leaf, chunk, scratch, out));
+  } else {
+    const ConstBytes logical = LogicalBytes(leaf, chunk, staged, scratch, out);
+    encoded.hash = format::HashOf(logical);
+    const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
+    STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
+                              format::EncodePayload(leaf.codec, item, logical, out));
+    encoded.stored_bytes = static_cast<uint32_t>(payload.size_bytes);
+    encoded.crc = payload.crc;
+  }
+  encoded.same = IsInBase(leaf, chunk, encoded, out.first(encoded.stored_bytes));
+  return encoded;
+}
+
+// A chunk that is the same as in the base leaves no gap: chunks that were staged behind it, to be
+// stored in place, move up.
+EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task,
+                         const std::byte* staged, size_t alignment, MutableBytes out) {
+  EncodedBlock result;
+  result.chunks.reserve(task.chunks.size());
+  std::vector<std::byte> scratch;
+  size_t used = 0;
+  for (const ChunkTask& chunk : task.chunks) {
+    const PlannedLeaf& leaf = leaves[chunk.leaf];
+    const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
+    const size_t offset = AlignUp(used, PayloadAlignment(payload_max));
+    const size_t encoded_at = task.in_place ? chunk.offset_bytes : offset;
+    ConstBytes bytes;
+    if (staged != nullptr) bytes = {staged + chunk.offset_bytes, chunk.logical_bytes};
+    Result<EncodedChunk> encoded =
+        EncodeChunk(leaf, chunk, bytes, &scratch, out.subspan(encoded_at));
+    if (!encoded.ok()) {
+      result.status = encoded.status();
+      return result;
+    }
+    if (!encoded->same) {
+      if (encoded_at != offset) {
+        std::memmove(out.data() + offset, out.data() + encoded_at, encoded->stored_bytes);
+      }
+      std::memset(out.data() + used, 0, offset - used);
+      encoded->offset_bytes = static_cast<uint32_t>(offset);
+      used = offset + encoded->stored_bytes;
+    }
+    result.chunks.push_back(*encoded);
+  }
+  result.used_bytes = AlignUp(used, alignment);
+  std::memset(out.data() + used, 0, result.used_bytes - used);
+  return result;
+}
+
+}  // namespace stepwell::db
