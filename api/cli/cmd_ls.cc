@@ -64,7 +64,7 @@ Json StepJson(const Line& line) {
   Json items = Json::array();
   for (const ItemInfo& item : step.items) items.push_back(item.name);
   Json stored = step.stored_bytes;
-  Json owned = step.stored_bytes - step.referenced_bytes;
+  Json owned = step.owned_bytes();
   if (!line.problem.empty()) stored = owned = nullptr;
   Json json = {{"step", step.step},      {"time", UtcTime(step.time)},
                {"commit", step.commit},  {"pinned", step.pinned},
@@ -110,10 +110,7 @@ std::string LinesText(const std::vector<Line>& lines) {
                     HumanCount(step.leaves), HumanBytes(step.logical_bytes),
                     known ? HumanBytes(step.stored_bytes) : "?",
                     known ? Ratio(step.logical_bytes, step.stored_bytes) : "?"});
-    if (any_referenced) {
-      const uint64_t owned = step.stored_bytes - step.referenced_bytes;
-      rows.back().push_back(known ? HumanBytes(owned) : "?");
-    }
+    if (any_referenced) rows.back().push_back(known ? HumanBytes(step.owned_bytes()) : "?");
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);

@@ -102,14 +102,12 @@ std::string TreeText(const Selection& selection) {
 }
 
 std::string StepText(const StepInfo& step) {
-  std::string text =
-      StrCat(Emphasize(StrCat("step ", step.step), "1"), ", committed ", LocalTime(step.time), ": ",
-             Plural(step.leaves, "leaf", "leaves"), ", ", HumanBytes(step.logical_bytes),
-             ", stored in ", HumanBytes(step.stored_bytes),
-             step.referenced_bytes == 0
-                 ? ""
-                 : StrCat(", ", HumanBytes(step.stored_bytes - step.referenced_bytes), " its own"),
-             "\n");
+  std::string text = StrCat(
+      Emphasize(StrCat("step ", step.step), "1"), ", committed ", LocalTime(step.time), ": ",
+      Plural(step.leaves, "leaf", "leaves"), ", ", HumanBytes(step.logical_bytes), ", stored in ",
+      HumanBytes(step.stored_bytes),
+      step.referenced_bytes == 0 ? "" : StrCat(", ", HumanBytes(step.owned_bytes()), " its own"),
+      "\n");
   if (!step.metadata_json.empty()) text += StrCat("metadata ", Printable(step.metadata_json), "\n");
   if (!step.metrics_json.empty()) text += StrCat("metrics ", Printable(step.metrics_json), "\n");
   return text;
@@ -132,7 +130,7 @@ Json StepJson(const StepInfo& step) {
           {"leaves", step.leaves},
           {"logical_bytes", step.logical_bytes},
           {"stored_bytes", step.stored_bytes},
-          {"owned_bytes", step.stored_bytes - step.referenced_bytes}};
+          {"owned_bytes", step.owned_bytes()}};
 }
 
 // Which device holds which slice of each array.

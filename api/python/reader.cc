@@ -106,7 +106,9 @@ void BindReader(nb::module_& m) {
       .def_prop_ro("metrics_json", [](const Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const Reader& r) { return r.record().logical_bytes; })
       .def_prop_ro("stored_bytes", [](const Reader& r) { return r.record().stored_bytes; })
-      .def_prop_ro("referenced_bytes", [](const Reader& r) { return r.record().referenced_bytes; })
+      .def_prop_ro(
+          "owned_bytes",
+          [](const Reader& r) { return r.record().stored_bytes - r.record().referenced_bytes; })
       .def_prop_ro("group", [](const Reader& r) { return SaveOfStep(r.record()); })
       .def_prop_ro("only_state", [](const Reader& r) { return db::IsOnlyState(r.record()); })
       .def_prop_ro("items", [](const Reader& r) { return r.record().items; })

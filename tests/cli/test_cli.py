@@ -115,6 +115,21 @@ def test_ls_json(store: pathlib.Path) -> None:
     assert before_ns - 600 * 10**9 < committed < before_ns
 
 
+def test_a_step_says_what_it_owns(tmp_path: pathlib.Path) -> None:
+    frozen = np.arange(100_000, dtype=np.float32)
+    with stepwell.open(tmp_path / "run") as store:
+        store.save(1, {"frozen": frozen, "n": 1}).result()
+        assert "OWN" not in ok("ls", tmp_path / "run")
+        store.save(2, {"frozen": frozen, "n": 2}).result()
+    first, second = document("ls", tmp_path / "run")["steps"]
+    assert first["owned_bytes"] == first["stored_bytes"] >= frozen.nbytes
+    assert second["owned_bytes"] == 0 and second["stored_bytes"] == first["stored_bytes"]
+    header, _, line = ok("ls", tmp_path / "run").splitlines()
+    assert header.split()[-1] == "OWN" and line.split()[-2:] == ["0", "B"]
+    assert document("show", tmp_path / "run", "2")["step"]["owned_bytes"] == 0
+    assert ", 0 B its own" in ok("show", tmp_path / "run", "2")
+
+
 def test_ls_of_a_store_without_steps(tmp_path: pathlib.Path) -> None:
     with stepwell.open(tmp_path / "new"):
         pass

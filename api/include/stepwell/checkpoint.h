@@ -32,8 +32,9 @@ struct CheckpointInfo {
   std::optional<uint64_t> step;    // by the directory's name, or as Store::Export wrote it down
   std::vector<std::string> items;  // that ImportOptions::items may name
 };
-// Describes what an import would find. kNotFound; kInvalidArgument: the directory is no checkpoint,
-// is the root of several, or holds one whose save was not finished.
+// Describes the checkpoint that an import would read. Fails with kNotFound, or with
+// kInvalidArgument if the directory is no checkpoint, is the root of several, or holds one whose
+// save was not finished.
 STEPWELL_API Result<CheckpointInfo> ReadCheckpointInfo(const std::string& checkpoint);
 
 // Reads all that an export consists of and checks it against the digests that Store::Export left in

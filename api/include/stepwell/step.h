@@ -49,6 +49,8 @@ struct StepInfo {
   std::string metadata_json;
   std::string metrics_json;
 
+  // Returns the bytes of the chunks that the step wrote itself.
+  uint64_t owned_bytes() const { return stored_bytes - referenced_bytes; }
   // Returns true if the only item is "state", whose name paths may leave out.
   bool only_state() const { return items.size() == 1 && items.front().name == "state"; }
 };

@@ -359,10 +359,9 @@ class StepView(NotCopied):
 
     @property
     def owned_bytes(self) -> int:
-        """Size of the chunks that this step wrote itself, in bytes; it refers to those of earlier
-        steps for the rest, which had not changed."""
-        reader = self._source.reader
-        return reader.stored_bytes - reader.referenced_bytes
+        """Size of the chunks that this step wrote itself, in bytes. The others did not change; the
+        step refers to those of earlier steps."""
+        return self._source.reader.owned_bytes
 
     @property
     def tree(self) -> Tree:

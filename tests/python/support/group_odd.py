@@ -73,8 +73,10 @@ def compare(local: stepwell.Store, shared: stepwell.Store) -> str:
     assert same_here(local.load_or(state)[0], shared.load_or(state)[0])
     assert repr(local.tree(1)) == repr(shared.tree(1))
     ours, theirs = local[1], shared[1]
-    assert (ours.items, ours.metadata, ours.nbytes, ours.stored_bytes) == (
-        theirs.items, theirs.metadata, theirs.nbytes, theirs.stored_bytes)
+    assert (ours.items, ours.metadata, ours.nbytes, ours.stored_bytes,
+            ours.owned_bytes) == (
+        theirs.items, theirs.metadata, theirs.nbytes, theirs.stored_bytes,
+        theirs.owned_bytes)
     assert bytes(ours["host/0"][10:200:7]) == bytes(theirs["host/0"][10:200:7])
     assert ours["values/7"] == theirs["values/7"]
     assert list(ours["values"]) == list(theirs["values"])

@@ -127,6 +127,7 @@ class StepVote:
 
     parts: list[tuple[int, str]]  # part, save id
     stored_bytes: int
+    owned_bytes: int
     # Arrays of which a part has all, with it: StepTree.encoded_records, in hexadecimal digits.
     alone: list[tuple[int, str, str]]
 
@@ -184,6 +185,7 @@ class StepContents:
     metrics_json: str
     logical_bytes: int
     stored_bytes: int
+    owned_bytes: int
     items: list[str]  # names
     save_id: str
     records: list[tuple[str, str]]  # StepTree.encoded_records, in hexadecimal digits, by key

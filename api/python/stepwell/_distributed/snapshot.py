@@ -73,7 +73,8 @@ class Snapshot:
                                        strict=True))
                       if record.kind == ARRAY and number not in partial]
         return StepVote([(share.part, share.save_id) for share in self.shares],
-                        sum(share.reader.stored_bytes for share in self.shares), alone)
+                        sum(share.reader.stored_bytes for share in self.shares),
+                        sum(share.reader.owned_bytes for share in self.shares), alone)
 
     def merge(self, votes: Sequence[StepVote]) -> StepContents:
         """On process 0: what is in the step."""
@@ -101,6 +102,7 @@ class Snapshot:
         self.contents = StepContents(
             reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
             reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
+            sum(vote.owned_bytes for vote in votes),
             [item.name for item in reader.items], save_id, sorted(records.items()),
             [(number[key], part) for key, part in owner.items()],
             [number[key] for key in partial])

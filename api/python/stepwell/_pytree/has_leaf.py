@@ -12,8 +12,8 @@ from .tree import DEPTH_MAX, is_static, open_node
 
 
 def has_leaf(node: Any, depth: int = 0) -> bool:
-    """Returns true if a tree has a leaf that is saved. None is no leaf, as in JAX, and functions
-    are not saved. The first leaf ends the search."""
+    """Returns true if `save` would save a leaf of the tree. As in JAX, None is no leaf. Functions
+    are not saved. The search ends at the first leaf."""
     if node is None:
         return False
     if depth > DEPTH_MAX:

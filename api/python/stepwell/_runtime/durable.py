@@ -107,8 +107,8 @@ def remove_tree(path: str) -> None:
 
 
 def is_claimed(path: str) -> bool:
-    """Returns true if a temporary directory is one of this door, whoever is making it; not of
-    Orbax's."""
+    """Returns true if this module, in any process, made the temporary directory. Orbax's have
+    other names."""
     return _stepwell.is_claimed(os.fsencode(path))
 
 

@@ -71,7 +71,7 @@ def read_json(path: str, bytes_max: int = JSON_BYTES_MAX) -> Any:
 
 
 def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, Any]:
-    """Does read_json for an object; {} where there is no file, or no object in it."""
+    """Reads a JSON object. Returns {} if there is no file, or if it holds another value."""
     try:
         value = read_json(path, bytes_max)
     except FileNotFoundError:
