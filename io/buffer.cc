@@ -131,7 +131,7 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
       pump();
     } else if (!keep_waiting) {
       free_.Wait(&mutex_);
-    } else if (!free_.WaitFor(&mutex_, kAskInterval)) {
+    } else if (!free_.WaitUntil(&mutex_, std::chrono::steady_clock::now() + kAskInterval)) {
       const MutexUnlock unlocked(&mutex_);
       if (!keep_waiting()) return nullptr;
     }

@@ -79,14 +79,6 @@ class CondVar {
     lock.release();
     return status == std::cv_status::no_timeout;
   }
-  template <typename Rep, typename Period>
-  bool WaitFor(Mutex* mutex, const std::chrono::duration<Rep, Period>& timeout)
-      STEPWELL_REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    const std::cv_status status = condition_.wait_for(lock, timeout);
-    lock.release();
-    return status == std::cv_status::no_timeout;
-  }
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }
 
