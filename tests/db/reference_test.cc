@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "db/layout.h"
-#include "db/save/plan.h"
+#include "db/save/encode.h"
 #include "format/hash.h"
 #include "tests/db/support/reclaim_support.h"
 
@@ -105,6 +105,29 @@ TEST_F(ReferenceTest, WhatRottedSinceTheLastSessionIsNotReferredTo) {
   EXPECT_THAT(Referenced(store.get(), 2),
               ElementsAre(true, true, true, false, true, true, true, true));
   EXPECT_OK(CheckSeeded(&**store->Read(2), 2, kTuned));
+}
+
+// A chunk that rotted while the store is open is damage of each step that refers to it; a chunk
+// that is good is read once for all of them.
+TEST_F(ReferenceTest, VerifyNamesEachStepThatRefersToDamage) {
+  const auto store = Open(Options());
+  for (const uint64_t step : {1, 2, 3}) SaveTuned(store.get(), step);
+  const auto whole = store->Verify({});
+  ASSERT_OK(whole.status());
+  EXPECT_THAT(whole->problems, IsEmpty());
+  EXPECT_GE(whole->bytes, 3 * kFrozenBytes);
+  const auto chunk = ChunksOf(store.get(), 1)[3];
+  std::fstream file(SegmentPath(path_, chunk.segment),
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(chunk.offset_bytes + 1000));
+  file.put('\x55');
+  file.put('\xaa');
+  file.close();
+  const auto report = store->Verify({});
+  ASSERT_OK(report.status());
+  std::vector<uint64_t> steps;
+  for (const auto& problem : report->problems) steps.push_back(*problem.step);
+  EXPECT_THAT(steps, ElementsAre(1, 2, 3));
 }
 
 TEST_F(ReferenceTest, AStepThatReplacesAnEqualOneOwnsLittle) {

@@ -210,6 +210,30 @@ TEST(RetentionTest, BrokenMetricsAreNoMetrics) {
   EXPECT_THAT(StepsToDrop({&best, 1}, steps, 6), ElementsAre(0, 1, 2, 3, 5));
 }
 
+// Steps of 100 bytes of which 90 are those of the step before: the oldest that is kept counts as a
+// whole, and the others as what they own.
+TEST(RetentionTest, ABudgetCountsTheBytesOfSeveralStepsOnce) {
+  KeepRule budget;
+  budget.kind = Kind::kBytes;
+  std::vector<KeepCandidate> steps;
+  for (uint64_t step = 1; step <= 6; ++step) {
+    KeepCandidate& each = steps.emplace_back();
+    each.step = step;
+    each.stored_bytes = 100;
+    each.referenced_bytes = step == 1 ? 0 : 90;
+  }
+  const auto dropped = [&](uint64_t bytes) {
+    budget.count = bytes;
+    return StepsToDrop({&budget, 1}, steps, steps.size() - 1);
+  };
+  EXPECT_THAT(dropped(150), ElementsAre());
+  EXPECT_THAT(dropped(149), ElementsAre(0));
+  EXPECT_THAT(dropped(120), ElementsAre(0, 1, 2));
+  EXPECT_THAT(dropped(109), ElementsAre(0, 1, 2, 3, 4));
+  steps[3].referenced_bytes = 0;  // written as a whole
+  EXPECT_THAT(dropped(150), ElementsAre(0, 1, 2));
+}
+
 // A step with unreadable metrics may be the best. It stays, and takes no other's place.
 TEST(RetentionTest, UnknownMetricsAreKept) {
   KeepRule best;
