@@ -95,8 +95,8 @@ def to_jax(tree: Any) -> Any:
 
 
 def target(tree: Any) -> Any:
-    """Makes the target that a restart loads into: abstract jax arrays, NumPy arrays nobody has
-    touched."""
+    """Makes the target of a load after a restart. Its jax arrays are abstract, and nothing has
+    written to its NumPy arrays."""
     if not is_jax(tree):
         return tree_map(empty_like, tree)
     import jax

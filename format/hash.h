@@ -15,8 +15,8 @@ namespace stepwell::format {
 // Never zero, which means "not known".
 Hash128 HashOf(ConstBytes bytes);
 
-// Of the places of payloads in one segment, in any order: what SegmentExtent::places holds. Sorts
-// `places`, (offset, length) in bytes, and drops repetitions.
+// Hashes the places of payloads in one segment, given in any order, for SegmentExtent::places.
+// Sorts `places` and drops repetitions.
 struct PayloadPlace {
   uint64_t offset_bytes = 0;
   uint64_t stored_bytes = 0;

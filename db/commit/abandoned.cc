@@ -28,7 +28,7 @@ Result<uint64_t> EndOfCatalog(const SegmentInfo& info, SegmentFiles& files) {
   return end;
 }
 
-// Whether a reader may need what no step has any more; also where that cannot be known.
+// Returns true if a reader may need what no live step has, or if that cannot be known.
 bool ReadersMayNeedTails(const EngineOptions& options) {
   const auto lock = ReclaimLock::Acquire(options.environment.file_system, options.store_path,
                                          io::LockKind::kExclusive);
@@ -92,7 +92,7 @@ Status SettleAbandoned(const EngineOptions& options, uint64_t epoch, const LogSt
     // does not change.
     const auto file = options.environment.file_system->Stat(options.files->PathOf(info.segment));
     if (!file.ok() || file->link_count > 1) continue;
-    // What a record says to lie beyond the file is not there, and must not make it larger.
+    // A record may name bytes beyond the end of the file. They must not make it larger.
     const uint64_t end =
         std::min(file->size_bytes, std::max(*frames_end, EndOfLive(info.segment, *options.live)));
     const Status sealed =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session takes over from the writer before it, which may have been killed.
+// Takes over the log from the writer before, which may have been killed.
 #pragma once
 
 #include <cstdint>

@@ -83,7 +83,7 @@ Result<FramePlace> BatchBuilder::AddFrame(FrameKind kind, const std::string& pay
   return AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, /*taken=*/nullptr);
 }
 
-// What stands under this number for the next frame: committed steps, and this batch's changes.
+// Finds the step of this number as of the next frame: committed steps, and this batch's changes.
 LiveStepPtr BatchBuilder::FindAsOf(uint64_t step) const {
   LiveStepPtr live = options_->live->Find(step);
   for (const BatchEntry& entry : batch_->entries) live = After(entry.change, step, std::move(live));
@@ -120,11 +120,11 @@ void BatchBuilder::LoadRetention() {
   retention_.SetKnown();
 }
 
-// What the commit of `added` makes retention drop, and of what its caller gives up, `asked`, all
-// that may go.
+// Adds the steps that retention drops at the commit of `added`, and those of `asked`, which the
+// caller gives up, that may go.
 void BatchBuilder::AddRetired(const LiveStep& added, std::span<const uint64_t> asked,
                               LiveSteps::Change* change) {
-  // What a lost frame pinned or replaced is not known, so nothing is given up.
+  // A lost frame may have pinned or replaced any step, so nothing is given up.
   if (!losses_->empty()) return;
   std::set<uint64_t> steps(asked.begin(), asked.end());
   steps.erase(added.record.step);
@@ -150,7 +150,8 @@ void BatchBuilder::NoteRetention(const SaveJob& job, const LiveSteps::Change& ch
   if (change.added != nullptr) retention_.Add(CandidateOf(*change.added));
 }
 
-// What is prepared and not decided, as of the next frame; `wanted` says which, null: none.
+// Finds a step that is prepared and not decided as of the next frame, and that is `wanted`; null:
+// there is none.
 template <typename Wanted>
 LiveStepPtr BatchBuilder::FindUndecided(const Wanted& wanted) const {
   LiveStepPtr found;
@@ -176,7 +177,7 @@ Status BatchBuilder::NotThere(uint64_t step) const {
   return NotFoundError(StrCat("step ", step, " is not in the store"));
 }
 
-// Part 0: what ends with the step is found here. Other parts are told.
+// Part 0 finds the steps that end with this one. The decision names them to the other parts.
 Status BatchBuilder::AddDecision(SaveJob* job, BatchEntry* entry) {
   const Decision& decision = job->decision;
   const auto is_it = [&](const LiveStep& live) {

@@ -15,7 +15,7 @@ constexpr size_t kEncodesInFlightMax = 8;
 // 4 MiB writes: a few of them keep any local drive busy.
 constexpr size_t kBlockWritesInFlightMax = 8;
 
-// What only the bases of saves in flight keep on a full disk may be given back.
+// Lets reclaim have the space that only the bases of saves in flight keep, on a full disk.
 void DropBases(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
   for (const auto& job : jobs) {
     if (job->base != nullptr) job->base->Drop();

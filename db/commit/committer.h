@@ -33,7 +33,7 @@ class Committer {
   const std::deque<std::shared_ptr<SaveJob>>& jobs() const { return jobs_; }
   // Every change that is not in the log's chain fails, and the batch under way.
   void FailAll(const Status& status);
-  // After a panic: what is queued ends.
+  // Ends the queued changes, after a panic.
   void EndQueued(const Status& status);
 
   // ---- batches -----------------------------------------------------------------------------
@@ -41,7 +41,7 @@ class Committer {
   // one is under way.
   void Run();
   bool batch_in_flight() const { return batch_ != nullptr; }
-  // Adds the segments that hold what is not committed yet.
+  // Adds the segments that jobs and the batch have written to and not committed yet.
   void AddInUse(std::set<uint64_t>* segments) const;
 
   // ---- the beginning of a session ----------------------------------------------------------

@@ -38,7 +38,7 @@ Status Engine::Start(const LogState& state) {
   log_.Load(state);
   format::StoreSlot& slot = marks_.slot();
   const std::string tip = TipFrame(*options_.files, state.tip_place);
-  // Of a damaged frame the slot may have the only copy.
+  // The slot may have the only copy of a damaged frame.
   if (!tip.empty() || slot.durable_place != state.tip_place) {
     slot.tip = format::MakeFrameCopy(tip, format::kSlotTipBytesMax);
   }
@@ -160,7 +160,7 @@ Result<bool> Engine::SealSegments(const std::set<uint64_t>& segments) {
   STEPWELL_RETURN_IF_ERROR(options_.freeze->Check());
   STEPWELL_RETURN_IF_ERROR(log_.LeaveSegments(segments));
   if (!commits_.batch_in_flight()) {  // else they are sealed when it is done
-    // Of saves in progress: without this it would wait for their commits.
+    // A segment of saves in progress would wait for their commits without this.
     STEPWELL_RETURN_IF_ERROR(log_.SyncOpen(&segments));
     STEPWELL_RETURN_IF_ERROR(log_.SealIdle(/*all=*/false));
   }
@@ -174,7 +174,7 @@ Status Engine::MayErase() {
   }
   STEPWELL_RETURN_IF_ERROR(marks_.CheckWritten());
   if (commits_.losses().empty()) return OkStatus();
-  // What a lost frame kept alive is not known.
+  // A lost frame may have kept something alive.
   return FailedPreconditionError(StrCat(
       "nothing is erased while this is not accepted: ", DescribeLoss(commits_.losses().front()),
       ". See `stepwell repair`"));

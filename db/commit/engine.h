@@ -44,7 +44,7 @@ class Engine {
   // Where the segments that are open end, as of the last commit, and what recovery may read of
   // catalogs.
   void FillQuery(SpaceQuery* query) const { log_.FillQuery(query); }
-  // What blocks are padded to; fixed once Start() has run.
+  // Returns the size to which blocks are padded; fixed once Start() has run.
   size_t block_bytes() const { return log_.block_bytes(); }
 
   // ---- before the engine thread starts -----------------------------------------------------

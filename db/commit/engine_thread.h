@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How other threads reach the engine thread: posted tasks, and the panic that ends its work.
+// The engine thread's inbox: other threads post tasks, or end its work by a panic.
 #pragma once
 
 #include <atomic>

@@ -238,7 +238,7 @@ void Evacuator::End(const std::shared_ptr<Move>& move, const Status& status) {
   Next();
 }
 
-// What a move wrote is not moved again until something else dies there: where segments are hardly
+// Nothing moves what a move wrote until something else dies there: where segments are hardly
 // larger than steps it would look half empty again, and moves would follow each other for ever.
 void Evacuator::NoteMoved(uint64_t frame_segment, const std::vector<format::SegmentExtent>& before,
                           const std::vector<format::SegmentExtent>& after) {

@@ -43,7 +43,7 @@ class Evacuator {
   // Something ended there, not by a move: its segments may be emptied again.
   void ForgetMovedInto(const std::vector<format::SegmentExtent>& extents);
   void SegmentGone(uint64_t segment);
-  // What failed before is tried again.
+  // Tries again to empty segments that could not be emptied.
   void TryAllAgain() { unmovable_.clear(); }
 
   // Any thread: moves end at the next block.

@@ -269,12 +269,12 @@ Result<bool> LogEnd::Roll(uint64_t guard) {
   return true;
 }
 
-// Of the second-newest durable catalog and of every chain frame after it.
+// Returns the lowest segment of the second-newest durable catalog and of the chain frames after it.
 uint64_t LogEnd::GuardSegment() {
   const CatalogNote* catalog = catalogs_.second_newest();
   if (catalog == nullptr) return 0;
   while (!chain_.empty() && chain_.front().commit <= catalog->last_commit) chain_.pop_front();
-  // Of the frames in one segment the newest does: there may be very many.
+  // The newest frame of a segment stands for all of its frames, which may be very many.
   std::deque<ChainPlace> newest;
   uint64_t guard = catalog->place.segment;
   for (const ChainPlace& frame : chain_) {

@@ -101,7 +101,7 @@ class LogEnd {
   // Begins two segments where so many dead bytes from `guard` on can go then that it is worth it;
   // false: it is not, or there is no room. No commit is in flight.
   Result<bool> Roll(uint64_t guard);
-  // What is left open needs no descriptor any more.
+  // Closes the segments that could not be sealed.
   void CloseFiles() {
     if (log_ != nullptr) log_->CloseFiles();
   }

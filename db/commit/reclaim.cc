@@ -69,7 +69,7 @@ Status Reclaimer::Pass(const ReclaimRequest& request, ReclaimResult* result) {
   result->bytes_pinned = use.pinned_bytes;
   if (!use.known) return OkStatus();
   const SegmentUse unused;
-  // What needs no reading comes first: it gives most back.
+  // Segments that need no reading come first: they give most back.
   for (const bool whole : {true, false}) {
     for (const uint64_t id : request.segments) {
       const auto used = use.segments.find(id);
@@ -157,7 +157,7 @@ Result<SegmentState> Reclaimer::Look(const ReclaimRequest& request, const Segmen
   return state;
 }
 
-// What live steps need of the segment, and dead ones that are read.
+// Adds what live steps, and dead ones that are read, need of the segment.
 void Reclaimer::LookInside(const SegmentUse& use, uint64_t id, SegmentState* state) {
   const auto add = [&](uint64_t commit, const format::FramePlace& place, bool live) {
     const auto footprint = options_.footprints->Get(commit, place);
@@ -241,7 +241,7 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const SegmentUse& use, u
         const Status status = Punch(request, id, decision.holes, result);
         if (status.code() == StatusCode::kUnimplemented) can_punch_ = false;
         if (!status.ok() && status.code() != StatusCode::kUnimplemented) return status;
-        // What one call could not free, another will not.
+        // Another call would not free what this one could not.
         limits.punch_gain_min = ~uint64_t{0};
         break;
       }
@@ -254,7 +254,7 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const SegmentUse& use, u
 }
 
 void Reclaimer::Evacuate(const SegmentUse& use, uint64_t id, ReclaimResult* result) {
-  // What is not decided yet stays where it is, so the segment would not become empty.
+  // An undecided step stays where it is, so the segment would not become empty.
   for (const auto& live : use.live) {
     const auto& group = live->record.group;
     if (!group || group->state != format::GroupState::kPrepared) continue;

@@ -67,7 +67,7 @@ struct ReclaimDecision {
 // gives enough back, else evacuated when less than half of what is allocated is live.
 ReclaimDecision DecideSegment(const SegmentState& segment, const ReclaimLimits& limits);
 
-// What lies between the `needed` ranges of [0, size), in whole blocks.
+// Returns the ranges of [0, size) between the `needed` ones, in whole blocks.
 std::vector<ByteRange> HolesBetween(const std::vector<ByteRange>& needed, uint64_t size_bytes,
                                     uint64_t block_bytes);
 
@@ -79,7 +79,7 @@ struct ReclaimRequest {
   // Below the guard, not open, not used by a save or a move in flight.
   std::set<uint64_t> segments;
   std::set<uint64_t> settled;  // of these: where punching and moving are worth it already
-  // Of catalogs that recovery may read, by segment: these stay, and so do the segments.
+  // The ranges of catalogs that recovery may read, by segment: these stay, and so do the segments.
   std::map<uint64_t, ByteRange> catalogs;
   uint64_t published = 0;  // the newest commit that other processes know
   // Pins below `old_tip` may read in segments before `first_id` what nothing here knows as dead.

@@ -25,7 +25,7 @@ constexpr uint64_t kMoveGainBytes = uint64_t{1} << 20;
 constexpr uint64_t kMoveGainBytesMin = uint64_t{64} << 10;
 // Passes of one explicit call. Each moves on what the last one freed; two or three do.
 constexpr int kRoundsMax = 8;
-// What readers' pins kept is tried again with later commits, but not with each of them.
+// Later commits try again to reclaim what readers' pins kept, but not each of them.
 constexpr int64_t kRetryNanos = 1'000'000'000;
 
 }  // namespace

@@ -48,7 +48,7 @@ class ReclaimScheduler {
   void ReclaimAll(std::function<void(const Status&)> done);
   // Calls `done` once nothing of reclaim is under way.
   void WhenIdle(std::function<void()> done);
-  // What comes next when a pass, the moves after it, or what waiters wait for are done.
+  // Begins the next pass or round, or ends the waiters, once passes and moves are done.
   void Continue();
   bool has_waiters() const { return !waiters_.empty(); }
   // After a panic.

@@ -54,8 +54,8 @@ bool KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
   return !ranked.empty();
 }
 
-// Of steps that are kept together the oldest takes all that it has, also what it refers to; newer
-// ones take what they own, as they refer to older ones for the rest.
+// The oldest of the steps that are kept counts all of its bytes, also those that it refers to. A
+// newer step counts what it owns, since it refers to an older one for the rest.
 void KeepWithinBytes(uint64_t budget, std::span<const KeepCandidate> candidates, size_t added,
                      std::vector<bool>* keep) {
   // The step being committed is there in any case, so it takes its part first.

@@ -59,8 +59,8 @@ void SlotMarks::NoteCommit(uint64_t commit, const format::FramePlace& place, boo
   killed_unmarked_ = killed_unmarked_ || killed;
 }
 
-// What recovery takes for durable without looking is what may be erased on the strength of it. No
-// handle waits for this sync.
+// Recovery takes what a synced slot names for durable without a look, so reclaim may erase on the
+// strength of it. No handle waits for this sync.
 void SlotMarks::MarkDurable() {
   if (!Update()) return;
   if (sync_ != nullptr) {
@@ -90,7 +90,7 @@ void SlotMarks::Synced() {
                   "a slot was synced that names no commit of its time");
   durable_mark_ = sync->commit;
   if (std::exchange(sync_again_, false) && !options_->freeze->frozen()) MarkDurable();
-  // What died by that commit may go now, for a full disk at once.
+  // Reclaim may erase now what that commit ended; on a full disk it does so at once.
   if (sync->killed) deaths_durable_();
 }
 

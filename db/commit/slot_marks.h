@@ -42,7 +42,7 @@ class SlotMarks {
   void FinishSync();
 
   bool sync_in_flight() const { return sync_ != nullptr; }
-  // Whether something died by a commit that a slot sync under way is to vouch for.
+  // Returns true if a slot sync under way is to vouch for a commit that ended something.
   bool DeathsAwaitSync() const;
   // The newest commit that a synced slot names.
   uint64_t durable_mark() const { return durable_mark_; }

@@ -176,6 +176,7 @@ void LiveSteps::Erase(uint64_t step) {
       continue;
     }
     const auto referrers = residents.referrers.find(extent.places);
+    STEPWELL_DCHECK(referrers != residents.referrers.end(), "a step that lived was not counted");
     referrers->second.steps.erase(step);
     if (referrers->second.steps.empty()) residents.referrers.erase(referrers);
   }

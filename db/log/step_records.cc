@@ -89,7 +89,7 @@ Result<StepRecords::Block> StepRecords::ReadBlock(size_t number) {
   return Block(std::move(block));
 }
 
-// Of the items that lie in the range as a whole every leaf must be there.
+// Every leaf must be there of an item that lies in the range as a whole.
 Status StepRecords::CheckCounts(const KeyRange& range,
                                 const std::vector<LeafRecord>& leaves) const {
   for (const format::ItemRecord& item : step().items) {

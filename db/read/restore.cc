@@ -12,7 +12,7 @@ namespace {
 
 // Contexts kept for the next call; each may hold tens of megabytes of buffers.
 constexpr size_t kIdleContextsMax = 2;
-// Of a check: the chunks of some terabytes, in some hundred megabytes.
+// The places that a check remembers: the chunks of some terabytes, in some hundred megabytes.
 constexpr size_t kGoodChunksMax = size_t{4} << 20;
 
 // A request with the layout of its memory.

@@ -115,9 +115,9 @@ class WriterStore final : public Store {
   bool WaitUntil(const std::function<bool()>& ready, const std::function<bool()>& keep_waiting = {})
       STEPWELL_REQUIRES(mutex_);
   Status CheckUsable() const;
-  // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
   // Waits until there is a place in flight, which another save may take first.
   Status WaitForPlace(uint64_t step, const std::function<bool()>& keep_waiting);
+  // Takes a place in flight for `step`; `skip` is set when there is nothing to do.
   Result<std::shared_ptr<SaveHandle::State>> Admit(uint64_t step, IfExists if_exists,
                                                    const std::function<bool()>& keep_waiting,
                                                    bool* skip);
