@@ -36,18 +36,20 @@ std::string internal::Hex(uint32_t value) {
 
 std::span<const CodecInfo> Codecs() {
   static constexpr CodecInfo kCodecs[] = {
-      {CodecId::kRaw, "raw", ZarrChain::kBytes, [](size_t bytes) { return bytes; }, nullptr,
+      {CodecId::kRaw, "raw", ZarrChain::kBytes, false, [](size_t bytes) { return bytes; }, nullptr,
        nullptr},
-      {CodecId::kBloscLz4, "blosc-lz4", ZarrChain::kBlosc, internal::BloscBytesMax,
+      {CodecId::kBloscLz4, "blosc-lz4", ZarrChain::kBlosc, false, internal::BloscBytesMax,
        internal::BloscEncode,
        [](ConstBytes stream, MutableBytes out) {
          return internal::BloscDecode(stream, /*foreign=*/false, out);
        }},
-      {CodecId::kLz4Frame, "lz4", ZarrChain::kNone, internal::Lz4FrameBytesMax,
+      {CodecId::kLz4Frame, "lz4", ZarrChain::kNone, false, internal::Lz4FrameBytesMax,
        [](size_t, ConstBytes logical, MutableBytes out) {
          return internal::Lz4FrameEncode(logical, out);
        },
        internal::Lz4FrameDecode},
+      {CodecId::kDelta, "delta", ZarrChain::kNone, true, internal::DeltaBytesMax, nullptr,
+       internal::DeltaDecode},
   };
   return kCodecs;
 }
@@ -72,6 +74,7 @@ Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logic
   }
   const CodecInfo* const info = FindCodec(codec);
   if (info == nullptr) return InvalidArgumentError(StrCat("codec ", static_cast<unsigned>(codec)));
+  if (info->needs_base) return InvalidArgumentError(StrCat(info->name, " needs a base"));
   if (out.size() < PayloadBytesMax(codec, logical.size())) {
     return InvalidArgumentError(StrCat("room for ", out.size(), " bytes, the payload may need ",
                                        PayloadBytesMax(codec, logical.size())));
@@ -85,6 +88,25 @@ Result<Payload> EncodePayload(CodecId codec, size_t item_bytes, ConstBytes logic
                               info->encode(item_bytes, logical, out.first(out.size() - kCrcBytes)));
     payload.crc = Crc32c(out.first(size));
   }
+  StoreLittle(out.data() + size, payload.crc);
+  payload.size_bytes = size + kCrcBytes;
+  return payload;
+}
+
+Result<Payload> EncodeDelta(DeltaType type, ConstBytes base, ConstBytes logical, MutableBytes out) {
+  if (logical.size() > kPayloadLogicalMax || base.size() != logical.size()) {
+    return InvalidArgumentError(StrCat("a delta of ", logical.size(), " bytes to ", base.size(),
+                                       "; the limit is ", kPayloadLogicalMax));
+  }
+  // Readers take a longer payload for damage.
+  out = out.first(std::min(out.size(), PayloadBytesMax(CodecId::kDelta, logical.size())));
+  Payload payload;
+  if (out.size() < kCrcBytes) return payload;
+  STEPWELL_ASSIGN_OR_RETURN(
+      const size_t size,
+      internal::DeltaEncode(type, base, logical, out.first(out.size() - kCrcBytes)));
+  if (size == 0) return payload;
+  payload.crc = Crc32c(out.first(size));
   StoreLittle(out.data() + size, payload.crc);
   payload.size_bytes = size + kCrcBytes;
   return payload;

@@ -106,6 +106,20 @@ void Frames(Corpus* corpus) {
   }
 }
 
+// Each type of element, with few and many changes, and with room for the delta and without.
+void DeltaRoundTrips(Corpus* corpus) {
+  const std::string head = Byte(static_cast<uint64_t>(format::CodecId::kDelta) << 1 | 1);
+  for (const uint64_t type : {0U, 1U, 2U, 3U}) {
+    for (const uint64_t changed_of_256 : {0U, 1U, 20U, 90U, 250U}) {
+      for (const uint64_t limit_percent : {20U, 150U}) {
+        corpus->Add("codec", head + Byte(type) + Byte(type != 0) + Byte(15) +
+                                 Little(changed_of_256).substr(0, 4) + Byte(limit_percent) +
+                                 Little(type).substr(0, 4) + format::ExampleLogical());
+      }
+    }
+  }
+}
+
 void Codecs(Corpus* corpus) {
   const std::string logical = format::ExampleLogical();
   for (const format::CodecInfo& codec : format::Codecs()) {
@@ -115,9 +129,11 @@ void Codecs(Corpus* corpus) {
     for (const uint64_t flags : {0U, 2U}) {
       corpus->Add("codec", Byte(number) + Byte(flags) + Little(logical.size()).substr(0, 4) + body);
     }
+    if (codec.needs_base) continue;
     corpus->Add("codec", Byte(number | 1) + Byte(3) + Byte(0) + logical);
     corpus->Add("codec", Byte(number | 1) + Byte(0) + Byte(40) + "a long text of few letters");
   }
+  DeltaRoundTrips(corpus);
 }
 
 void Grids(Corpus* corpus) {

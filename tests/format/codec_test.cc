@@ -37,6 +37,7 @@ std::vector<std::byte> Sample(Prng& prng, size_t size) {
 TEST(CodecTest, RoundTrips) {
   Prng prng(1);
   for (const CodecInfo& info : Codecs()) {
+    if (info.needs_base) continue;  // delta_test.cc
     const CodecId codec = info.id;
     for (const size_t size : {0u, 1u, 3u, 15u, 16u, 17u, 127u, 128u, 129u, 1000u, 4096u, 65537u,
                               262144u, 1048576u, 3000001u}) {
@@ -61,6 +62,7 @@ TEST(CodecTest, NoPayloadIsLongerThanItsBound) {
   Prng prng(7);
   std::vector<std::byte> out(2 << 20);
   for (const CodecInfo& info : Codecs()) {
+    if (info.needs_base) continue;
     const CodecId codec = info.id;
     for (const size_t size : {100u, 4097u, 262145u, 775590u, 1048576u}) {
       for (const size_t item_bytes : {1u, 2u, 4u, 16u}) {
@@ -102,6 +104,7 @@ TEST(CodecTest, BadArgumentsAreRefused) {
 TEST(CodecTest, SwappedChunksAreFound) {
   Prng prng(3);
   for (const CodecInfo& info : Codecs()) {
+    if (info.needs_base) continue;
     const CodecId codec = info.id;
     uint32_t crc_a = 0;
     uint32_t crc_b = 0;
@@ -131,7 +134,7 @@ TEST(CodecTest, EverySingleBitFlipIsFound) {
 TEST(CodecTest, MutatedStreamsNeverCrash) {
   Prng prng(5);
   for (const CodecInfo& info : Codecs()) {
-    if (info.decode == nullptr) continue;
+    if (info.decode == nullptr || info.needs_base) continue;
     const CodecId codec = info.id;
     std::vector<std::byte> logical = prng.Bytes(3000);
     std::fill(logical.begin(), logical.begin() + 2000, std::byte{7});

@@ -100,7 +100,7 @@ TEST(GoldenTest, PayloadsDecode) {
   for (const CodecInfo& codec : Codecs()) {
     const std::string name = StrCat("payload_", codec.name);
     const std::string payload = ReadGolden(name);
-    std::string logical(ExampleLogical().size(), '\0');
+    std::string logical = ExampleBase();
     const MutableBytes out(reinterpret_cast<std::byte*>(logical.data()), logical.size());
     EXPECT_TRUE(DecodePayload(codec.id, AsBytes(payload), out).ok()) << name;
     EXPECT_TRUE(logical == ExampleLogical()) << name;

@@ -262,11 +262,26 @@ std::string ExampleLogical() {
   return bytes;
 }
 
+std::string ExampleBase() {
+  std::string bytes = ExampleLogical();
+  for (size_t at = 0; at < bytes.size(); at += 3 * sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(value));
+    value *= 1 - 0x1p-20F;
+    std::memcpy(bytes.data() + at, &value, sizeof(value));
+  }
+  return bytes;
+}
+
 std::string ExamplePayload(CodecId codec) {
   const std::string logical = ExampleLogical();
   std::string out(PayloadBytesMax(codec, logical.size()), '\0');
   const MutableBytes room(reinterpret_cast<std::byte*>(out.data()), out.size());
-  out.resize(EncodePayload(codec, sizeof(float), AsBytes(logical), room).value().size_bytes);
+  const Result<Payload> payload =
+      FindCodec(codec)->needs_base
+          ? EncodeDelta({sizeof(float), true}, AsBytes(ExampleBase()), AsBytes(logical), room)
+          : EncodePayload(codec, sizeof(float), AsBytes(logical), room);
+  out.resize(payload.value().size_bytes);
   return out;
 }
 
@@ -334,7 +349,7 @@ std::vector<Golden> MakeGolden() {
   };
   for (const CodecInfo& codec : Codecs()) {
     golden.push_back(
-        {StrCat("payload_", codec.name), ExamplePayload(codec.id), codec.encode == nullptr});
+        {StrCat("payload_", codec.name), ExamplePayload(codec.id), codec.id == CodecId::kRaw});
   }
   return golden;
 }

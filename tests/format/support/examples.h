@@ -42,6 +42,8 @@ KeyPath ExamplePath();
 KeyPath ExampleLiteralPath();
 // 64 x 16 float32: 0.5, 1.0, 1.5 ...
 std::string ExampleLogical();
+// An older content of the same chunk: every third float was slightly less.
+std::string ExampleBase();
 std::string ExamplePayload(CodecId codec);
 
 SegmentHeader ExamplePartHeader();
