@@ -1,126 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes deltas. The memory that it takes, about 1.5 MiB, does not depend on the chunk.
-#include <zstd.h>
-
+// Encodes deltas. What that takes besides the output, at most 3 MiB, does not depend on the chunk.
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstring>
 
 #include "format/codec_delta.h"
 
 namespace stepwell::format::delta {
 namespace {
 
-constexpr int kZstdLevel = 1;
-// Shorter matches cost more than the symbols that they replace, in what is stored here.
-constexpr int kZstdMinMatch = 7;
-
-// Up to this share of changed elements gaps are shorter and faster than a bitmap; beyond the other
-// share it is not worth telling apart which elements changed.
-constexpr bool FewChanged(size_t changed, size_t items) { return changed * 20 <= items * 3; }
+// Beyond this share it is not worth telling apart which elements changed.
 constexpr bool MostChanged(size_t changed, size_t items) { return changed * 10 > items * 9; }
-constexpr size_t kValuesMax = std::max(kDenseSpanItems, kSpanItemsMax * 3 / 20 + 1);
+constexpr size_t kValuesMax = std::max(kDenseSpanItems, kSpanItemsMax * 3 / 20 + kWordBits);
 constexpr size_t kGapBytesMax = kValuesMax + kSpanItemsMax / kGapGoesOn + 1;
 
-struct FreeContext {
-  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
-};
+// Calls `visit` with the number of each bit that is set.
+template <typename Visit>
+void ForEachBit(uint64_t word, const Visit& visit) {
+  for (; word != 0; word &= word - 1) visit(static_cast<size_t>(std::countr_zero(word)));
+}
 
-// Appends to a span of fixed size. Once something does not fit it is full, and all else is dropped.
-class Writer {
- public:
-  explicit Writer(MutableBytes out) : out_(out) {}
-  bool full() const { return full_; }
-  size_t size() const { return size_; }
-
-  template <typename U>
-  void Little(U value) {
-    if (!Fits(sizeof(value))) return;
-    StoreLittle(out_.data() + size_, value);
-    size_ += sizeof(value);
-  }
-  void Bytes(ConstBytes bytes) {
-    if (bytes.empty() || !Fits(bytes.size())) return;
-    std::memcpy(out_.data() + size_, bytes.data(), bytes.size());
-    size_ += bytes.size();
-  }
-  // Returns what is left behind the next `skipped` bytes.
-  MutableBytes Room(size_t skipped) {
-    return full_ || out_.size() - size_ < skipped ? MutableBytes() : out_.subspan(size_ + skipped);
-  }
-  void Advance(size_t bytes) { size_ += bytes; }
-
- private:
-  bool Fits(size_t bytes) {
-    full_ = full_ || out_.size() - size_ < bytes;
-    return !full_;
-  }
-
-  MutableBytes out_;
-  size_t size_ = 0;
-  bool full_ = false;
-};
-
-// Writes sections: bytes whose number the reader knows.
-class SectionWriter {
- public:
-  explicit SectionWriter(Writer* out) : out_(out) {}
-
-  void Add(ConstBytes bytes) {
-    if (bytes.empty() || out_->full()) return;
-    if (std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0) {
-      out_->Little(Section::kConstant);
-      out_->Little(bytes[0]);
-      return;
+// Moves the values whose bits are set to the front; returns how many.
+template <typename T>
+size_t Compact(const uint64_t* words, size_t items, T* values) {
+  constexpr unsigned kManyBits = 20;  // from here on looking at each bit is faster
+  size_t kept = 0;
+  for (size_t first = 0; first < items; first += kWordBits) {
+    const uint64_t word = words[first / kWordBits];
+    if (CountBits(word) < kManyBits) {
+      ForEachBit(word, [&](size_t i) { values[kept++] = values[first + i]; });
+      continue;
     }
-    if (LooksCompressible(bytes) && AddZstd(bytes)) return;
-    out_->Little(Section::kRaw);
-    out_->Bytes(bytes);
+    const size_t end = std::min(kWordBits, items - first);
+    for (size_t i = 0; i < end; ++i) {
+      values[kept] = values[first + i];
+      kept += word >> i & 1;
+    }
   }
-
- private:
-  // Counts equal pairs in a sample: there are few where all 256 values are about as frequent.
-  static bool LooksCompressible(ConstBytes bytes) {
-    constexpr size_t kSampled = 1024;
-    constexpr size_t kUniform = kSampled + kSampled * kSampled / 256;
-    if (bytes.size() < 4 * kSampled) return true;
-    uint32_t counts[256] = {};
-    const size_t step = bytes.size() / kSampled;
-    for (size_t i = 0; i < kSampled; ++i) ++counts[std::to_integer<size_t>(bytes[i * step])];
-    size_t squares = 0;
-    for (const size_t count : counts) squares += count * count;
-    return squares > kUniform + kUniform / 16;
-  }
-
-  bool AddZstd(ConstBytes bytes) {
-    constexpr size_t kHeadBytes = 1 + kZstdLengthBytes;
-    if (bytes.size() <= kHeadBytes || !HasContext()) return false;
-    MutableBytes room = out_->Room(kHeadBytes);
-    room = room.first(std::min(room.size(), bytes.size() - kHeadBytes));
-    if (room.empty()) return false;
-    const size_t size =
-        ZSTD_compress2(context_.get(), room.data(), room.size(), bytes.data(), bytes.size());
-    if (ZSTD_isError(size) != 0) return false;
-    out_->Little(Section::kZstd);
-    out_->Little(static_cast<uint32_t>(size));
-    out_->Advance(size);
-    return true;
-  }
-
-  // Without memory for it sections are raw.
-  bool HasContext() {
-    if (context_ != nullptr) return true;
-    context_.reset(ZSTD_createCCtx());
-    if (context_ == nullptr) return false;
-    ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_compressionLevel, kZstdLevel);
-    ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_minMatch, kZstdMinMatch);
-    return true;
-  }
-
-  Writer* const out_;
-  std::unique_ptr<ZSTD_CCtx, FreeContext> context_;
-};
+  return kept;
+}
 
 // Returns how many bits fields should have: the fewest that leave few exceptions; 0: none do.
 template <typename T>
@@ -128,37 +45,58 @@ unsigned ChooseFieldBits(const T* values, size_t count, T smallest) {
   constexpr size_t kSampled = 4096;
   const size_t step = count / kSampled + 1;
   size_t sampled = 0;
-  std::array<size_t, 3> exceptions = {};
+  size_t exceptions[3] = {};
   for (size_t i = 0; i < count; i += step, ++sampled) {
     const T rest = static_cast<T>(values[i] - smallest);
-    exceptions[0] += rest >= 3 ? 1 : 0;
-    exceptions[1] += rest >= 15 ? 1 : 0;
-    exceptions[2] += rest >= 255 ? 1 : 0;
+    exceptions[0] += rest >= AllOnes(2) ? 1 : 0;
+    exceptions[1] += rest >= AllOnes(4) ? 1 : 0;
+    exceptions[2] += rest >= AllOnes(8) ? 1 : 0;
   }
   if (exceptions[0] * 8 <= sampled) return 2;
   if (exceptions[1] * 8 <= sampled) return 4;
   return sizeof(T) > 1 && exceptions[2] * 8 <= sampled ? 8 : 0;
 }
 
+// Packs fields of a byte each; `packed` has FieldBytes(count, bits), and `fields` zeros behind its
+// end.
+void PackFields(const std::byte* fields, size_t count, unsigned bits, std::byte* packed) {
+  const size_t bytes = FieldBytes(count, bits);
+  if (bits == 4) {
+    for (size_t i = 0; i < bytes; ++i) {
+      const auto two = LoadLittle<uint16_t>(fields + 2 * i);
+      packed[i] = static_cast<std::byte>(two | two >> 4);
+    }
+  } else {
+    for (size_t i = 0; i < bytes; ++i) {
+      const auto four = LoadLittle<uint32_t>(fields + 4 * i);
+      packed[i] = static_cast<std::byte>(four | four >> 6 | four >> 12 | four >> 18);
+    }
+  }
+}
+
 template <typename T, bool kSignMagnitude>
 class Encoder {
  public:
   Encoder(const std::byte* base, const std::byte* now, size_t items, Writer* out)
-      : base_(base), now_(now), items_(items), out_(out), sections_(out) {
-    const size_t items_max = std::min(items, kSpanItemsMax);
-    const size_t values_max = std::min(items, kValuesMax);
-    changed_bits_ = std::make_unique_for_overwrite<uint64_t[]>((items_max + 63) / 64);
-    values_ = std::make_unique_for_overwrite<T[]>(values_max);
-    bytes_ = std::make_unique_for_overwrite<std::byte[]>(std::min(items, kGapBytesMax));
+      : base_(base), now_(now), items_(items), out_(out) {
+    const auto padded = [items](size_t bound) {
+      return WordCount(std::min(items, bound)) * kWordBits;
+    };
+    changed_ =
+        std::make_unique_for_overwrite<uint64_t[]>(WordCount(std::min(items, kSpanItemsMax)));
+    values_ = std::make_unique_for_overwrite<T[]>(padded(kValuesMax));
+    fields_ = std::make_unique_for_overwrite<std::byte[]>(padded(kValuesMax));
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(padded(kGapBytesMax));
   }
 
-  void Run() {
-    for (size_t at = 0; at < items_ && !out_->full(); at += kSpanItemsMax) {
-      const size_t items = std::min(kSpanItemsMax, items_ - at);
+  // `scan_items` are looked at at once; those of a dense chunk should stay in the cache.
+  void Run(size_t scan_items) {
+    for (size_t at = 0; at < items_ && !out_->full(); at += scan_items) {
+      const size_t items = std::min(scan_items, items_ - at);
       const size_t changed =
-          ChangedBits<T>(base_ + at * sizeof(T), now_ + at * sizeof(T), items, &changed_bits_[0]);
+          ChangedBits<T>(base_ + at * sizeof(T), now_ + at * sizeof(T), items, &changed_[0]);
       if (FewChanged(changed, items)) {
-        AddGaps(at, items, &changed_bits_[0], changed);
+        AddGaps(at, items, &changed_[0], changed);
       } else {
         AddDense(at, items);
       }
@@ -169,67 +107,65 @@ class Encoder {
   void AddDense(size_t first, size_t items) {
     for (size_t at = 0; at < items && !out_->full(); at += kDenseSpanItems) {
       const size_t span = std::min(kDenseSpanItems, items - at);
-      const uint64_t* const words = &changed_bits_[at / 64];
-      size_t changed = 0;
-      for (size_t i = 0; i < (span + 63) / 64; ++i) {
-        changed += static_cast<size_t>(std::popcount(words[i]));
-      }
+      const uint64_t* const words = &changed_[at / kWordBits];
+      const size_t changed = CountBits(words, WordCount(span));
       if (FewChanged(changed, span)) {
         AddGaps(first + at, span, words, changed);
       } else if (MostChanged(changed, span)) {
         AddAll(first + at, span);
       } else {
-        AddBitmap(first + at, span, words, changed);
-      }
-    }
-  }
-
-  T DifferenceAt(size_t index) const {
-    return Difference<T, kSignMagnitude>(ItemAt<T>(base_, index), ItemAt<T>(now_, index));
-  }
-
-  // Calls `visit` with each changed element of the span.
-  template <typename Visit>
-  void ForChanged(size_t items, const uint64_t* words, const Visit& visit) {
-    for (size_t i = 0; i < (items + 63) / 64; ++i) {
-      for (uint64_t word = words[i]; word != 0; word &= word - 1) {
-        visit(i * 64 + static_cast<size_t>(std::countr_zero(word)));
+        AddBitmap(first + at, span, words);
       }
     }
   }
 
   void AddGaps(size_t first, size_t items, const uint64_t* words, size_t changed) {
+    const std::byte* const base = base_ + first * sizeof(T);
+    const std::byte* const now = now_ + first * sizeof(T);
     std::byte* to = &bytes_[0];
     T* value = &values_[0];
     size_t next = 0;
-    ForChanged(items, words, [&](size_t i) {
-      size_t gap = i - next;
-      for (; gap >= kGapGoesOn; gap -= kGapGoesOn) *to++ = std::byte{kGapGoesOn};
-      *to++ = static_cast<std::byte>(gap);
-      *value++ = DifferenceAt(first + i);
-      next = i + 1;
-    });
+    for (size_t i = 0; i < WordCount(items); ++i) {
+      ForEachBit(words[i], [&](size_t bit) {
+        const size_t at = i * kWordBits + bit;
+        size_t gap = at - next;
+        for (; gap >= kGapGoesOn; gap -= kGapGoesOn) *to++ = std::byte{kGapGoesOn};
+        *to++ = static_cast<std::byte>(gap);
+        *value++ = Difference<T, kSignMagnitude>(ItemAt<T>(base, at), ItemAt<T>(now, at));
+        next = at + 1;
+      });
+    }
     const unsigned bits = AddHead(Method::kGaps, items, changed);
     const auto gap_bytes = static_cast<size_t>(to - &bytes_[0]);
     out_->Little(static_cast<uint32_t>(gap_bytes));
-    sections_.Add({&bytes_[0], gap_bytes});
+    out_->Section({&bytes_[0], gap_bytes});
     AddValues(changed, bits, 1);
   }
 
-  void AddBitmap(size_t first, size_t items, const uint64_t* words, size_t changed) {
-    T* value = &values_[0];
-    ForChanged(items, words, [&](size_t i) { *value++ = DifferenceAt(first + i); });
+  void AddBitmap(size_t first, size_t items, const uint64_t* words) {
+    FillDifferences(first, items);
+    const size_t changed = Compact(words, items, &values_[0]);
     const unsigned bits = AddHead(Method::kBitmap, items, changed);
-    sections_.Add({reinterpret_cast<const std::byte*>(words), (items + 7) / 8});
+    out_->Section({reinterpret_cast<const std::byte*>(words), (items + 7) / 8});
     AddValues(changed, bits, 1);
   }
 
   void AddAll(size_t first, size_t items) {
-    for (size_t i = 0; i < items; ++i) values_[i] = DifferenceAt(first + i);
+    FillDifferences(first, items);
     const unsigned bits = AddHead(Method::kAll, items, items);
     AddValues(items, bits, 0);
   }
 
+  void FillDifferences(size_t first, size_t items) {
+    const std::byte* const base = base_ + first * sizeof(T);
+    const std::byte* const now = now_ + first * sizeof(T);
+    T* const values = &values_[0];
+    for (size_t i = 0; i < items; ++i) {
+      values[i] = Difference<T, kSignMagnitude>(ItemAt<T>(base, i), ItemAt<T>(now, i));
+    }
+  }
+
+  // Returns the bits of the fields of the values.
   unsigned AddHead(Method method, size_t items, size_t changed) {
     const T smallest = method == Method::kAll ? 0 : 1;
     const unsigned bits = ChooseFieldBits(&values_[0], changed, smallest);
@@ -247,30 +183,37 @@ class Encoder {
       out_->Little(static_cast<uint32_t>(count));
     }
     for (size_t plane = 0; plane < sizeof(T); ++plane) {
+      const T* const values = &values_[0];
+      std::byte* const bytes = &bytes_[0];
       for (size_t i = 0; i < count; ++i) {
-        bytes_[i] = static_cast<std::byte>(values_[i] >> (8 * plane));
+        bytes[i] = static_cast<std::byte>(values[i] >> (8 * plane));
       }
-      sections_.Add({&bytes_[0], count});
+      out_->Section({bytes, count});
     }
   }
 
   // Leaves the rests of the exceptions in values_, and returns how many there are.
   size_t AddFields(size_t count, unsigned bits, T smallest) {
-    const T all_ones = static_cast<T>((1U << bits) - 1);
-    const size_t of_a_byte = 8 / bits;
-    size_t exceptions = 0;
-    for (size_t i = 0; i < count; i += of_a_byte) {
-      unsigned packed = 0;
-      for (size_t k = 0; k < std::min(of_a_byte, count - i); ++k) {
-        const T value = static_cast<T>(values_[i + k] - smallest);
-        const T field = std::min(value, all_ones);
-        packed |= static_cast<unsigned>(field) << (k * bits);
-        values_[exceptions] = static_cast<T>(value - all_ones);
-        exceptions += field == all_ones ? 1 : 0;
-      }
-      bytes_[i / of_a_byte] = static_cast<std::byte>(packed);
+    const uint8_t all_ones = AllOnes(bits);
+    T* const values = &values_[0];
+    std::byte* const fields = &fields_[0];
+    for (size_t i = 0; i < count; ++i) {
+      const T value = static_cast<T>(values[i] - smallest);
+      fields[i] = static_cast<std::byte>(value < all_ones ? value : all_ones);
     }
-    sections_.Add({&bytes_[0], FieldBytes(count, bits)});
+    std::memset(fields + count, 0, WordCount(count) * kWordBits - count);
+    size_t exceptions = 0;
+    for (size_t first = 0; first < count; first += kWordBits) {
+      ForEachBit(EqualWord(fields + first, all_ones), [&](size_t i) {
+        values[exceptions++] = static_cast<T>(values[first + i] - smallest - all_ones);
+      });
+    }
+    if (bits == 8) {
+      out_->Section({fields, count});
+    } else {
+      PackFields(fields, count, bits, &bytes_[0]);
+      out_->Section({&bytes_[0], FieldBytes(count, bits)});
+    }
     return exceptions;
   }
 
@@ -278,9 +221,10 @@ class Encoder {
   const std::byte* const now_;
   const size_t items_;
   Writer* const out_;
-  SectionWriter sections_;
-  std::unique_ptr<uint64_t[]> changed_bits_;
+  // Of one span. The buffers are padded to whole words of elements.
+  std::unique_ptr<uint64_t[]> changed_;
   std::unique_ptr<T[]> values_;
+  std::unique_ptr<std::byte[]> fields_;
   std::unique_ptr<std::byte[]> bytes_;  // of one section
 };
 
@@ -288,12 +232,14 @@ class Encoder {
 template <typename T, bool kSignMagnitude>
 size_t EncodeItems(ConstBytes base, ConstBytes now, MutableBytes out) {
   const size_t items = now.size() / sizeof(T);
-  if (EstimateBytes<T, kSignMagnitude>(base.data(), now.data(), items) >= out.size()) return 0;
+  const Estimate estimate = EstimateDelta<T, kSignMagnitude>(base.data(), now.data(), items);
+  if (estimate.bytes >= out.size()) return 0;
   Writer writer(out);
   writer.Little(static_cast<uint8_t>(sizeof(T)));
   writer.Little(static_cast<uint8_t>(kSignMagnitude ? 1 : 0));
   writer.Bytes(now.subspan(items * sizeof(T)));
-  Encoder<T, kSignMagnitude>(base.data(), now.data(), items, &writer).Run();
+  Encoder<T, kSignMagnitude>(base.data(), now.data(), items, &writer)
+      .Run(estimate.dense ? kDenseSpanItems : kSpanItemsMax);
   return writer.full() ? 0 : writer.size();
 }
 

@@ -2,92 +2,13 @@
 // Applies deltas in place. Nothing of a stream is trusted: every number is compared with what is
 // left of the stream and of the chunk, and the memory that decoding takes is bounded by that of one
 // span.
-#include <zstd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "format/codec_delta.h"
 
 namespace stepwell::format::delta {
 namespace {
-
-Status BadDelta(std::string_view what) { return DataLossError(StrCat("bad delta: ", what)); }
-
-struct FreeDecoder {
-  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
-};
-
-class Reader {
- public:
-  explicit Reader(ConstBytes stream) : left_(stream) {}
-  bool empty() const { return left_.empty(); }
-
-  template <typename U>
-  Status Little(U* value) {
-    STEPWELL_ASSIGN_OR_RETURN(const ConstBytes bytes, Bytes(sizeof(*value)));
-    *value = LoadLittle<U>(bytes.data());
-    return OkStatus();
-  }
-  Result<ConstBytes> Bytes(size_t count) {
-    if (left_.size() < count) return BadDelta("cut short");
-    const ConstBytes bytes = left_.first(count);
-    left_ = left_.subspan(count);
-    return bytes;
-  }
-  // Fills all of `out`.
-  Status Section(MutableBytes out);
-
- private:
-  Status ZstdSection(MutableBytes out);
-
-  ConstBytes left_;
-  std::unique_ptr<ZSTD_DCtx, FreeDecoder> context_;
-};
-
-Status Reader::Section(MutableBytes out) {
-  if (out.empty()) return OkStatus();
-  uint8_t kind = 0;
-  STEPWELL_RETURN_IF_ERROR(Little(&kind));
-  switch (static_cast<delta::Section>(kind)) {
-    case Section::kRaw: {
-      STEPWELL_ASSIGN_OR_RETURN(const ConstBytes bytes, Bytes(out.size()));
-      std::memcpy(out.data(), bytes.data(), out.size());
-      return OkStatus();
-    }
-    case Section::kConstant: {
-      uint8_t value = 0;
-      STEPWELL_RETURN_IF_ERROR(Little(&value));
-      std::memset(out.data(), value, out.size());
-      return OkStatus();
-    }
-    case Section::kZstd:
-      return ZstdSection(out);
-  }
-  return BadDelta(StrCat("section of kind ", int{kind}));
-}
-
-Status Reader::ZstdSection(MutableBytes out) {
-  uint32_t frame_bytes = 0;
-  STEPWELL_RETURN_IF_ERROR(Little(&frame_bytes));
-  STEPWELL_ASSIGN_OR_RETURN(const ConstBytes frame, Bytes(frame_bytes));
-  // Neither a skippable frame nor one of the formats before version 1, which libzstd may know; one
-  // frame and nothing behind it.
-  if (frame.size() < sizeof(kZstdMagic) || LoadLittle<uint32_t>(frame.data()) != kZstdMagic ||
-      ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size()) {
-    return BadDelta("no zstd frame");
-  }
-  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != out.size()) {
-    return BadDelta("a zstd frame of another size");
-  }
-  if (context_ == nullptr) context_.reset(ZSTD_createDCtx());
-  if (context_ == nullptr) return ResourceExhaustedError("zstd: no memory for a decoder");
-  const size_t size =
-      ZSTD_decompressDCtx(context_.get(), out.data(), out.size(), frame.data(), frame.size());
-  if (ZSTD_isError(size) != 0) return BadDelta(ZSTD_getErrorName(size));
-  return size == out.size() ? OkStatus() : BadDelta("a zstd frame of another size");
-}
 
 struct SpanHead {
   Method method = Method::kGaps;
@@ -119,15 +40,138 @@ Result<SpanHead> ReadHead(Reader* in, size_t items_left) {
   return head;
 }
 
+// Unpacks fields to a byte each; `fields` has room for whole bytes of them.
+void UnpackFields(const std::byte* packed, size_t bytes, unsigned bits, std::byte* fields) {
+  if (bits == 4) {
+    for (size_t i = 0; i < bytes; ++i) {
+      const auto byte = std::to_integer<unsigned>(packed[i]);
+      StoreLittle(fields + 2 * i, static_cast<uint16_t>((byte | byte << 4) & 0x0F0F));
+    }
+  } else {
+    for (size_t i = 0; i < bytes; ++i) {
+      const auto byte = std::to_integer<uint32_t>(packed[i]);
+      StoreLittle(fields + 4 * i, (byte | byte << 6 | byte << 12 | byte << 18) & 0x03030303u);
+    }
+  }
+}
+
+// Decodes the differences of one span after the other.
+template <typename T>
+class ValueReader {
+ public:
+  // For spans of up to `items`.
+  ValueReader(size_t items, Reader* in) : in_(in) {
+    const size_t padded = WordCount(items) * kWordBits;
+    values_ = std::make_unique_for_overwrite<T[]>(padded + 1);
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(padded);
+  }
+
+  // Returns as many differences as elements changed, and a zero, valid until the next call.
+  Result<const T*> Read(const SpanHead& head) {
+    const size_t count = head.changed;
+    if (count > 0 && head.field_bits > 0) {
+      const T smallest = head.method == Method::kAll ? 0 : 1;
+      STEPWELL_RETURN_IF_ERROR(ReadFields(count, head.field_bits, smallest));
+    } else if (count > 0) {
+      STEPWELL_RETURN_IF_ERROR(ReadPlanes(values_.get(), count));
+    }
+    values_[count] = 0;
+    return values_.get();
+  }
+
+ private:
+  Status ReadFields(size_t count, unsigned bits, T smallest) {
+    const size_t padded = WordCount(count) * kWordBits;
+    if (fields_ == nullptr || fields_bytes_ < padded) {
+      fields_ = std::make_unique_for_overwrite<std::byte[]>(padded);
+      fields_bytes_ = padded;
+    }
+    std::byte* const fields = fields_.get();
+    if (bits == 8) {
+      STEPWELL_RETURN_IF_ERROR(in_->Section({fields, count}));
+    } else {
+      const size_t bytes = FieldBytes(count, bits);
+      STEPWELL_RETURN_IF_ERROR(in_->Section({bytes_.get(), bytes}));
+      UnpackFields(bytes_.get(), bytes, bits, fields);
+    }
+    std::memset(fields + count, 0, padded - count);
+    T* const values = values_.get();
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = static_cast<T>(std::to_integer<T>(fields[i]) + smallest);
+    }
+    return ReadExceptions(count, AllOnes(bits));
+  }
+
+  Status ReadExceptions(size_t count, uint8_t all_ones) {
+    uint32_t exceptions = 0;
+    STEPWELL_RETURN_IF_ERROR(in_->Little(&exceptions));
+    if (exceptions > count) return BadDelta("more exceptions than changes");
+    const auto rests = std::make_unique_for_overwrite<T[]>(exceptions);
+    STEPWELL_RETURN_IF_ERROR(ReadPlanes(rests.get(), exceptions));
+    T* const values = values_.get();
+    size_t added = 0;
+    for (size_t first = 0; first < count; first += kWordBits) {
+      uint64_t word = EqualWord(fields_.get() + first, all_ones);
+      if (CountBits(word) > exceptions - added) return BadDelta("more exceptions than it says");
+      for (; word != 0; word &= word - 1) {
+        T& value = values[first + static_cast<size_t>(std::countr_zero(word))];
+        value = static_cast<T>(value + rests[added++]);
+      }
+    }
+    return added == exceptions ? OkStatus() : BadDelta("fewer exceptions than it says");
+  }
+
+  Status ReadPlanes(T* values, size_t count) {
+    const std::byte* const bytes = bytes_.get();
+    for (size_t plane = 0; plane < sizeof(T); ++plane) {
+      STEPWELL_RETURN_IF_ERROR(in_->Section({bytes_.get(), count}));
+      for (size_t i = 0; plane == 0 && i < count; ++i) values[i] = std::to_integer<T>(bytes[i]);
+      for (size_t i = 0; plane > 0 && i < count; ++i) {
+        values[i] = static_cast<T>(values[i] | std::to_integer<T>(bytes[i]) << (8 * plane));
+      }
+    }
+    return OkStatus();
+  }
+
+  Reader* const in_;
+  std::unique_ptr<T[]> values_;
+  std::unique_ptr<std::byte[]> bytes_;   // of one section
+  std::unique_ptr<std::byte[]> fields_;  // a byte each
+  size_t fields_bytes_ = 0;
+};
+
+template <typename T, bool kSignMagnitude>
+void Apply(std::byte* items, size_t index, T zigzag) {
+  StoreLittle(items + index * sizeof(T),
+              Applied<T, kSignMagnitude>(ItemAt<T>(items, index), zigzag));
+}
+
+// Applies the values to the elements whose bits are set, and returns those behind them.
+template <typename T, bool kSignMagnitude>
+const T* ApplyWord(uint64_t word, size_t count, std::byte* items, const T* values) {
+  constexpr unsigned kManyBits = 20;  // from here on looking at each bit is faster
+  if (CountBits(word) < kManyBits) {
+    for (; word != 0; word &= word - 1) {
+      Apply<T, kSignMagnitude>(items, static_cast<size_t>(std::countr_zero(word)), *values++);
+    }
+    return values;
+  }
+  T expanded[kWordBits];
+  for (size_t i = 0; i < count; ++i) {
+    const T bit = static_cast<T>(word >> i & 1);
+    expanded[i] = static_cast<T>(*values & static_cast<T>(-bit));
+    values += bit;
+  }
+  for (size_t i = 0; i < count; ++i) Apply<T, kSignMagnitude>(items, i, expanded[i]);
+  return values;
+}
+
 template <typename T, bool kSignMagnitude>
 class Decoder {
  public:
   // `items` is the base.
-  Decoder(std::byte* items, size_t count, Reader* in) : items_(items), count_(count), in_(in) {
-    const size_t span_max = std::min(count, kSpanItemsMax);
-    bytes_ = std::make_unique_for_overwrite<std::byte[]>(span_max);
-    values_ = std::make_unique_for_overwrite<T[]>(span_max);
-  }
+  Decoder(std::byte* items, size_t count, Reader* in)
+      : items_(items), count_(count), in_(in), values_(std::min(count, kSpanItemsMax), in) {}
 
   Status Run() {
     for (size_t at = 0; at < count_;) {
@@ -139,33 +183,22 @@ class Decoder {
   }
 
  private:
-  Status ApplySpan(const SpanHead& head, std::byte* span) {
-    switch (head.method) {
-      case Method::kGaps:
-        return ApplyGaps(head, span);
-      case Method::kBitmap:
-        return ApplyBitmap(head, span);
-      case Method::kAll:
-        STEPWELL_RETURN_IF_ERROR(ReadValues(head, 0));
-        for (size_t i = 0; i < head.items; ++i) Apply(span, i, values_[i]);
-        return OkStatus();
-    }
+  Status ApplySpan(const SpanHead& head, std::byte* items) {
+    if (head.method == Method::kGaps) return ApplyGaps(head, items);
+    if (head.method == Method::kBitmap) return ApplyBitmap(head, items);
+    STEPWELL_ASSIGN_OR_RETURN(const T* const values, values_.Read(head));
+    for (size_t i = 0; i < head.items; ++i) Apply<T, kSignMagnitude>(items, i, values[i]);
     return OkStatus();
   }
 
-  static void Apply(std::byte* span, size_t index, T zigzag) {
-    StoreLittle(span + index * sizeof(T),
-                Applied<T, kSignMagnitude>(ItemAt<T>(span, index), zigzag));
-  }
-
-  Status ApplyGaps(const SpanHead& head, std::byte* span) {
+  Status ApplyGaps(const SpanHead& head, std::byte* items) {
     uint32_t gap_bytes = 0;
     STEPWELL_RETURN_IF_ERROR(in_->Little(&gap_bytes));
     // Each stands for one element at least.
     if (gap_bytes > head.items) return BadDelta("more gaps than elements");
     const auto gaps = std::make_unique_for_overwrite<std::byte[]>(gap_bytes);
     STEPWELL_RETURN_IF_ERROR(in_->Section({gaps.get(), gap_bytes}));
-    STEPWELL_RETURN_IF_ERROR(ReadValues(head, 1));
+    STEPWELL_ASSIGN_OR_RETURN(const T* const values, values_.Read(head));
     size_t next = 0;
     size_t applied = 0;
     for (size_t i = 0; i < gap_bytes; ++i) {
@@ -173,78 +206,30 @@ class Decoder {
       next += gap;
       if (gap == kGapGoesOn) continue;
       if (next >= head.items || applied == head.changed) return BadDelta("gaps go too far");
-      Apply(span, next, values_[applied]);
+      Apply<T, kSignMagnitude>(items, next, values[applied]);
       ++next;
       ++applied;
     }
     return applied == head.changed ? OkStatus() : BadDelta("fewer gaps than changes");
   }
 
-  Status ApplyBitmap(const SpanHead& head, std::byte* span) {
-    const size_t words = (size_t{head.items} + 63) / 64;
+  Status ApplyBitmap(const SpanHead& head, std::byte* items) {
+    const size_t words = WordCount(head.items);
     const auto bitmap = std::make_unique<uint64_t[]>(words);
     STEPWELL_RETURN_IF_ERROR(
         in_->Section({reinterpret_cast<std::byte*>(bitmap.get()), (size_t{head.items} + 7) / 8}));
-    if (head.items % 64 != 0 && bitmap[words - 1] >> (head.items % 64) != 0) {
+    const size_t in_last = head.items % kWordBits;
+    if (in_last != 0 && bitmap[words - 1] >> in_last != 0) {
       return BadDelta("a bitmap with bits behind its end");
     }
-    size_t changed = 0;
-    for (size_t i = 0; i < words; ++i) changed += static_cast<size_t>(std::popcount(bitmap[i]));
-    if (changed != head.changed) return BadDelta("a bitmap of another number of changes");
-    STEPWELL_RETURN_IF_ERROR(ReadValues(head, 1));
-    const T* value = values_.get();
+    if (CountBits(bitmap.get(), words) != head.changed) {
+      return BadDelta("a bitmap of another number of changes");
+    }
+    STEPWELL_ASSIGN_OR_RETURN(const T* values, values_.Read(head));
     for (size_t i = 0; i < words; ++i) {
-      for (uint64_t word = bitmap[i]; word != 0; word &= word - 1) {
-        Apply(span, i * 64 + static_cast<size_t>(std::countr_zero(word)), *value++);
-      }
-    }
-    return OkStatus();
-  }
-
-  // Fills values_ with as many differences as elements changed.
-  Status ReadValues(const SpanHead& head, T smallest) {
-    const size_t count = head.changed;
-    if (count == 0) return OkStatus();
-    if (head.field_bits == 0) return ReadPlanes(values_.get(), count);
-    const unsigned bits = head.field_bits;
-    const size_t field_bytes = FieldBytes(count, bits);
-    STEPWELL_RETURN_IF_ERROR(in_->Section({bytes_.get(), field_bytes}));
-    const T all_ones = static_cast<T>((1U << bits) - 1);
-    size_t exceptions = 0;
-    const size_t of_a_byte = 8 / bits;
-    for (size_t i = 0; i < count; ++i) {
-      const auto packed = std::to_integer<unsigned>(bytes_[i / of_a_byte]);
-      const T field = static_cast<T>((packed >> (i % of_a_byte * bits)) & all_ones);
-      exceptions += field == all_ones ? 1 : 0;
-      values_[i] = field;
-    }
-    uint32_t stored = 0;
-    STEPWELL_RETURN_IF_ERROR(in_->Little(&stored));
-    if (stored != exceptions) return BadDelta("another number of exceptions");
-    const auto rests = std::make_unique_for_overwrite<T[]>(exceptions);
-    STEPWELL_RETURN_IF_ERROR(ReadPlanes(rests.get(), exceptions));
-    const T* rest = rests.get();
-    for (size_t i = 0; i < count; ++i) {
-      const T field = values_[i];
-      if (field == all_ones) {
-        values_[i] = static_cast<T>(field + smallest + *rest++);
-      } else {
-        values_[i] = static_cast<T>(field + smallest);
-      }
-    }
-    return OkStatus();
-  }
-
-  Status ReadPlanes(T* values, size_t count) {
-    for (size_t plane = 0; plane < sizeof(T); ++plane) {
-      STEPWELL_RETURN_IF_ERROR(in_->Section({bytes_.get(), count}));
-      if (plane == 0) {
-        for (size_t i = 0; i < count; ++i) values[i] = std::to_integer<T>(bytes_[i]);
-      } else {
-        for (size_t i = 0; i < count; ++i) {
-          values[i] = static_cast<T>(values[i] | std::to_integer<T>(bytes_[i]) << (8 * plane));
-        }
-      }
+      const size_t first = i * kWordBits;
+      values = ApplyWord<T, kSignMagnitude>(bitmap[i], std::min(kWordBits, head.items - first),
+                                            items + first * sizeof(T), values);
     }
     return OkStatus();
   }
@@ -252,8 +237,7 @@ class Decoder {
   std::byte* const items_;
   const size_t count_;
   Reader* const in_;
-  std::unique_ptr<std::byte[]> bytes_;  // of one section
-  std::unique_ptr<T[]> values_;
+  ValueReader<T> values_;
 };
 
 template <typename T>

@@ -10,25 +10,14 @@
 namespace stepwell::format::delta {
 namespace {
 
-constexpr size_t kWordBits = 64;
-
-// Packs eight bytes, each 0 or 1, into eight bits, the first lowest.
-uint64_t PackFlags(const uint8_t* flags) {
-  uint64_t bytes;
-  std::memcpy(&bytes, flags, sizeof(bytes));
-  return bytes * 0x0102040810204080u >> 56;
-}
-
 // Plain loops over 64 elements, which compilers turn into vector compares.
 template <typename T>
 uint64_t ChangedWord(const std::byte* base, const std::byte* now) {
-  alignas(16) uint8_t flags[kWordBits];
+  uint8_t flags[kWordBits];
   for (size_t i = 0; i < kWordBits; ++i) {
     flags[i] = ItemAt<T>(base, i) != ItemAt<T>(now, i) ? 1 : 0;
   }
-  uint64_t word = 0;
-  for (size_t i = 0; i < kWordBits; i += 8) word |= PackFlags(flags + i) << i;
-  return word;
+  return WordOf(flags);
 }
 
 // The logarithm of the number of differences that have this many bits.
@@ -41,22 +30,25 @@ constexpr size_t kSampleItems = 64;  // of a spot
 
 }  // namespace
 
+size_t CountBits(const uint64_t* words, size_t count) {
+  size_t bits = 0;
+  for (size_t i = 0; i < count; ++i) bits += CountBits(words[i]);
+  return bits;
+}
+
 template <typename T>
 size_t ChangedBits(const std::byte* base, const std::byte* now, size_t items, uint64_t* words) {
-  size_t changed = 0;
-  size_t at = 0;
-  for (; at + kWordBits <= items; at += kWordBits) {
-    const uint64_t word = ChangedWord<T>(base + at * sizeof(T), now + at * sizeof(T));
-    changed += static_cast<size_t>(std::popcount(word));
-    *words++ = word;
+  const size_t whole = items / kWordBits;
+  for (size_t i = 0; i < whole; ++i) {
+    const size_t at = i * kWordBits * sizeof(T);
+    words[i] = ChangedWord<T>(base + at, now + at);
   }
-  if (at == items) return changed;
-  uint64_t word = 0;
-  for (size_t i = at; i < items; ++i) {
-    word |= uint64_t{ItemAt<T>(base, i) != ItemAt<T>(now, i)} << (i - at);
+  if (whole * kWordBits == items) return CountBits(words, whole);
+  words[whole] = 0;
+  for (size_t i = whole * kWordBits; i < items; ++i) {
+    words[whole] |= uint64_t{ItemAt<T>(base, i) != ItemAt<T>(now, i)} << (i % kWordBits);
   }
-  *words = word;
-  return changed + static_cast<size_t>(std::popcount(word));
+  return CountBits(words, whole + 1);
 }
 template size_t ChangedBits<uint8_t>(const std::byte*, const std::byte*, size_t, uint64_t*);
 template size_t ChangedBits<uint16_t>(const std::byte*, const std::byte*, size_t, uint64_t*);
@@ -64,8 +56,8 @@ template size_t ChangedBits<uint32_t>(const std::byte*, const std::byte*, size_t
 template size_t ChangedBits<uint64_t>(const std::byte*, const std::byte*, size_t, uint64_t*);
 
 template <typename T, bool kSignMagnitude>
-size_t EstimateBytes(const std::byte* base, const std::byte* now, size_t items) {
-  if (items < 4 * kSampleSpots * kSampleItems) return 0;
+Estimate EstimateDelta(const std::byte* base, const std::byte* now, size_t items) {
+  if (items < 4 * kSampleSpots * kSampleItems) return {};
   std::array<uint32_t, std::numeric_limits<T>::digits + 1> counts = {};
   for (size_t spot = 0; spot < kSampleSpots; ++spot) {
     const size_t first = (items - kSampleItems) / (kSampleSpots - 1) * spot;
@@ -75,22 +67,23 @@ size_t EstimateBytes(const std::byte* base, const std::byte* now, size_t items) 
     }
   }
   // The entropy of the width, and all bits below the highest.
-  constexpr double kSampled = kSampleSpots * kSampleItems;
+  constexpr size_t kSampled = kSampleSpots * kSampleItems;
   double bits = 0;
   for (size_t width = 0; width < counts.size(); ++width) {
     if (counts[width] == 0) continue;
-    const double share = counts[width] / kSampled;
+    const double share = counts[width] / static_cast<double>(kSampled);
     bits += share * (BucketBits(width) - std::log2(share));
   }
-  return static_cast<size_t>(bits / 8 * static_cast<double>(items));
+  return {static_cast<size_t>(bits / 8 * static_cast<double>(items)),
+          !FewChanged(kSampled - counts[0], kSampled)};
 }
-template size_t EstimateBytes<uint8_t, false>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint8_t, true>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint16_t, false>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint16_t, true>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint32_t, false>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint32_t, true>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint64_t, false>(const std::byte*, const std::byte*, size_t);
-template size_t EstimateBytes<uint64_t, true>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint8_t, false>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint8_t, true>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint16_t, false>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint16_t, true>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint32_t, false>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint32_t, true>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint64_t, false>(const std::byte*, const std::byte*, size_t);
+template Estimate EstimateDelta<uint64_t, true>(const std::byte*, const std::byte*, size_t);
 
 }  // namespace stepwell::format::delta

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "format/codec.h"
 #include "format/codec_delta.h"
@@ -27,7 +26,7 @@ std::vector<Example> Examples() {
   Prng prng(1);
   std::vector<Example> examples;
   for (const uint8_t item_bytes : {uint8_t{1}, uint8_t{2}, uint8_t{4}, uint8_t{8}}) {
-    for (const uint64_t changed_percent : {0, 5, 50, 100}) {
+    for (const uint64_t changed_percent : {0u, 5u, 50u, 100u}) {
       Example example = {{item_bytes, item_bytes > 1}, prng.Bytes(203 * item_bytes), {}};
       example.base.resize(example.base.size() + item_bytes - 1, std::byte{9});
       Bytes now = example.base;
@@ -110,7 +109,8 @@ TEST(DeltaHostileTest, RandomStreamsNeverCrash) {
                             0,
                             0,
                             0};
-    std::memcpy(payload.data(), head, std::min(payload.size(), sizeof(head)));
+    std::copy_n(reinterpret_cast<const std::byte*>(head), std::min(payload.size(), sizeof(head)),
+                payload.begin());
     Bytes out(prng.Below(1000));
     const Status status = DecodePayload(CodecId::kDelta, payload, out);
     EXPECT_TRUE(status.ok() || status.code() == StatusCode::kDataLoss) << status.ToString();
@@ -188,7 +188,10 @@ TEST(DeltaHostileTest, ForgedStreamsAreRefused) {
     return Stream(1, 0).Span(Method::kAll, 2, 4, 4).Byte(0).Byte(packed).Number(exceptions);
   };
   EXPECT_EQ(fields(0x0C, 1).Byte(0).Byte(7).DecodeTo(4), "");
-  EXPECT_EQ(fields(0x0C, 2).Byte(0).Byte(7).DecodeTo(4), "bad delta: another number of exceptions");
+  EXPECT_EQ(fields(0x0C, 2).Byte(0).Byte(7).Byte(7).DecodeTo(4),
+            "bad delta: fewer exceptions than it says");
+  EXPECT_EQ(fields(0x0C, 0).DecodeTo(4), "bad delta: more exceptions than it says");
+  EXPECT_EQ(fields(0x0C, 5).DecodeTo(4), "bad delta: more exceptions than changes");
   EXPECT_EQ(fields(0x0C, 1).Byte(0).Byte(7).Byte(0).DecodeTo(4), "bad delta: bytes behind its end");
 }
 

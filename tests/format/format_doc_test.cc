@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <span>
 #include <sstream>
 
 #include "format/frame.h"
@@ -106,6 +107,15 @@ TEST(FormatDocTest, HexExamplesAreRealBytes) {
                                                    {PathComponent::Type::kIndex, 3, ""}})
                               .value();
   EXPECT_NE(document.find(HexDump(AsBytes(key))), std::string::npos) << HexDump(AsBytes(key));
+  std::vector<uint16_t> elements(64, 0x3F80);
+  const std::vector<uint16_t> base = elements;
+  elements[10] = 0x3F81;
+  elements[40] = 0x3F7F;
+  std::vector<std::byte> delta(PayloadBytesMax(CodecId::kDelta, sizeof(uint16_t) * base.size()));
+  const Result<Payload> payload = EncodeDelta({2, true}, std::as_bytes(std::span(base)),
+                                              std::as_bytes(std::span(elements)), delta);
+  delta.resize(payload.value().size_bytes);
+  EXPECT_NE(document.find(HexDump(delta)), std::string::npos) << HexDump(delta);
 }
 
 }  // namespace
