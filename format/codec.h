@@ -87,9 +87,10 @@ struct DeltaType {
 DeltaType DeltaTypeOf(const DTypeInfo& dtype);
 
 // Encodes `logical` as a difference to `base`, which has as many bytes, into `out`, with the CRC
-// trailer. `out` is as long as the largest payload that is worth it: where the delta does not fit,
-// size_bytes is 0 and `out` unspecified. Differences are exact for all bit patterns. Bytes behind
-// the last whole element are stored as they are. kInvalidArgument for other lengths or types.
+// trailer. `out` overlaps neither, and is as long as the largest payload that is worth it: where
+// the delta does not fit, size_bytes is 0 and `out` unspecified. Differences are exact for all bit
+// patterns. Bytes behind the last whole element are stored as they are. kInvalidArgument for other
+// lengths or types.
 Result<Payload> EncodeDelta(DeltaType type, ConstBytes base, ConstBytes logical, MutableBytes out);
 
 // Returns how far bitshuffle and LZ4 shrink `sample`: logical / stored bytes, >= 0.9.

@@ -5,11 +5,19 @@
 
 #include "format/codec_delta.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace stepwell::format::delta {
 namespace {
 
-// Beyond this share it is not worth telling apart which elements changed.
-constexpr bool MostChanged(size_t changed, size_t items) { return changed * 10 > items * 9; }
+// Beyond this share it is not worth telling apart which elements changed. Where elements are short,
+// what is not a change costs next to nothing among the differences, and takes less time there.
+template <typename T>
+constexpr bool MostChanged(size_t changed, size_t items) {
+  return sizeof(T) <= 2 ? changed * 5 > items * 2 : changed * 10 > items * 9;
+}
 constexpr size_t kValuesMax = std::max(kDenseSpanItems, kSpanItemsMax * 3 / 20 + kWordBits);
 constexpr size_t kGapBytesMax = kValuesMax + kSpanItemsMax / kGapGoesOn + 1;
 
@@ -37,6 +45,28 @@ size_t Compact(const uint64_t* words, size_t items, T* values) {
     }
   }
   return kept;
+}
+
+// Stores byte `plane` of each value.
+template <typename T>
+void SplitPlane(const T* values, size_t count, size_t plane, std::byte* bytes) {
+  size_t i = 0;
+#ifdef __SSE2__
+  // Compilers narrow 32 bits to 8 with twice the instructions.
+  if constexpr (sizeof(T) == 4) {
+    const __m128i shift = _mm_cvtsi32_si128(static_cast<int>(8 * plane));
+    const auto four = [&](const T* from) {
+      const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+      return _mm_and_si128(_mm_srl_epi32(value, shift), _mm_set1_epi32(0xFF));
+    };
+    for (; i + 16 <= count; i += 16) {
+      const __m128i low = _mm_packs_epi32(four(values + i), four(values + i + 4));
+      const __m128i high = _mm_packs_epi32(four(values + i + 8), four(values + i + 12));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes + i), _mm_packus_epi16(low, high));
+    }
+  }
+#endif
+  for (; i < count; ++i) bytes[i] = static_cast<std::byte>(values[i] >> (8 * plane));
 }
 
 // Returns how many bits fields should have: the fewest that leave few exceptions; 0: none do.
@@ -111,7 +141,7 @@ class Encoder {
       const size_t changed = CountBits(words, WordCount(span));
       if (FewChanged(changed, span)) {
         AddGaps(first + at, span, words, changed);
-      } else if (MostChanged(changed, span)) {
+      } else if (MostChanged<T>(changed, span)) {
         AddAll(first + at, span);
       } else {
         AddBitmap(first + at, span, words);
@@ -183,12 +213,8 @@ class Encoder {
       out_->Little(static_cast<uint32_t>(count));
     }
     for (size_t plane = 0; plane < sizeof(T); ++plane) {
-      const T* const values = &values_[0];
-      std::byte* const bytes = &bytes_[0];
-      for (size_t i = 0; i < count; ++i) {
-        bytes[i] = static_cast<std::byte>(values[i] >> (8 * plane));
-      }
-      out_->Section({bytes, count});
+      SplitPlane(&values_[0], count, plane, &bytes_[0]);
+      out_->Section({&bytes_[0], count});
     }
   }
 

@@ -11,6 +11,7 @@
 #include "format/codec_delta.h"
 #include "format/crc32c.h"
 #include "format/dtype.h"
+#include "format/endian.h"
 #include "tests/prng.h"
 
 namespace stepwell::format {
@@ -227,6 +228,45 @@ TEST(DeltaTest, TakesWhatChanged) {
   EXPECT_GT(ratio(0.08), 15);
   EXPECT_GT(ratio(0.2), 7);
   EXPECT_GT(ratio(0.4), 4);
+}
+
+// Weights of floats that all moved a little, as an optimizer moves them.
+TEST(DeltaTest, StepsOfDenseFloatsPay) {
+  Prng prng(8);
+  const auto uniform = [&] { return static_cast<float>(prng.Below(2001)) / 1000 - 1; };
+  Bytes base(1 << 20);
+  Bytes now(1 << 20);
+  for (size_t at = 0; at < base.size(); at += sizeof(float)) {
+    const float weight = 0.02F * (uniform() + uniform());
+    StoreLittle(&base[at], weight);
+    StoreLittle(&now[at], weight + 1e-4F * uniform());
+  }
+  const Bytes payload = Encode({4, true}, base, now);
+  ExpectGives(payload, base, now);
+  EXPECT_LT(payload.size(), base.size() * 4 / 5);
+}
+
+// Sections that do not fit any more are given up in the middle.
+TEST(DeltaTest, DenseOnesWriteNothingBeyondTheirRoomEither) {
+  Prng prng(9);
+  for (const DeltaType type : kTypes) {
+    for (const double share : {0.3, 0.7, 1.0}) {
+      const Bytes base = prng.Bytes(40000);
+      const Bytes now = Changed(prng, base, type.item_bytes, share);
+      for (int i = 0; i < 50; ++i) {
+        const size_t room = prng.Below(40000);
+        Bytes memory(room + 64, std::byte{0xA5});
+        const Result<Payload> payload =
+            EncodeDelta(type, base, now, MutableBytes(memory).first(room));
+        ASSERT_TRUE(payload.ok());
+        ASSERT_LE(payload->size_bytes, room);
+        EXPECT_TRUE(std::all_of(memory.begin() + static_cast<ptrdiff_t>(room), memory.end(),
+                                [](std::byte byte) { return byte == std::byte{0xA5}; }));
+        memory.resize(payload->size_bytes);
+        if (!memory.empty()) ExpectGives(memory, base, now);
+      }
+    }
+  }
 }
 
 TEST(DeltaTest, WritesNothingBeyondItsRoom) {
