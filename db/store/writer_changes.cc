@@ -7,6 +7,7 @@
 #include "db/group.h"
 #include "db/log/lock.h"
 #include "db/read/step_reader.h"
+#include "db/store/trace_file.h"
 #include "db/store/writer_store.h"
 #include "format/key.h"
 #include "io/guard.h"
@@ -16,6 +17,43 @@ namespace {
 
 // Each miss means that something else changed the step in between.
 constexpr int kRewriteAttempts = 100;
+
+// The job that commits the step that `reader` reads again, without the named items. `live` is what
+// is there of it by now.
+Status WithoutItems(const std::string& path, StepReader* reader,
+                    std::shared_ptr<const LiveStep> live, std::span<const std::string> items,
+                    SaveJob* job) {
+  job->record = reader->step();
+  const uint64_t step = job->record.step;
+  job->kind = SaveJob::Kind::kRewrite;
+  job->step = step;
+  job->rewritten = std::move(live);
+  if (job->rewritten == nullptr || job->rewritten->record.commit != job->record.commit) {
+    return AbortedError(StrCat("step ", step, " was changed or deleted meanwhile"));
+  }
+  std::vector<std::string> gone;
+  for (const std::string& name : items) {
+    const auto is_it = [&](const auto& item) { return item.name == name; };
+    const size_t count = std::erase_if(job->record.items, is_it);
+    const std::string prefix = format::EncodeItem(name);
+    if (count == 0 && std::find(gone.begin(), gone.end(), prefix) == gone.end()) {
+      return NotFoundError(StrCat(path, ": step ", step, " has no item '", name, "'"));
+    }
+    gone.push_back(prefix);
+  }
+  if (job->record.items.empty()) {
+    return InvalidArgumentError(
+        StrCat(path, ": step ", step, " has no other items: delete the step instead"));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(auto leaves, reader->Leaves(""));
+  std::erase_if(leaves, [&](const format::LeafRecord& leaf) {
+    return std::any_of(gone.begin(), gone.end(), [&](const std::string& prefix) {
+      return std::string_view(leaf.key).starts_with(prefix);
+    });
+  });
+  job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
+  return OkStatus();
+}
 
 }  // namespace
 
@@ -30,10 +68,10 @@ Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> st
   std::sort(job->steps.begin(), job->steps.end());
   job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
   job->step = job->steps.front();
-  const auto all_there = [this, &job]() STEPWELL_REQUIRES(mutex_) -> Status {
+  const auto all_there = [this, &job](const ChangesInFlight::Saves& pending) -> Status {
     for (const uint64_t step : job->steps) {
-      if (pending_.contains(step) || core_->live.Find(step) != nullptr) continue;
-      if (!IsPrepared(step)) return NoStep(step);
+      if (pending.contains(step) || core_->live.Find(step) != nullptr) continue;
+      if (!IsPrepared(core_->live, step)) return NoStep(step);
       return FailedPreconditionError(
           StrCat(path_, ": step ", step, " is prepared by several processes and not decided yet"));
     }
@@ -75,16 +113,11 @@ Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> item
   return Rewrite(step, items);
 }
 
-// Hands a change of what is there to the engine, if `check` (with the mutex held) has no objection.
+// Hands a change of what is there to the engine, if `check` (ChangesInFlight::AdmitChange) has no
+// objection.
 Status WriterStore::Begin(const std::shared_ptr<SaveJob>& job,
-                          const std::function<Status()>& check) {
-  {
-    const io::MutexLock lock(&mutex_);
-    if (closed_) return Closed();
-    if (check) STEPWELL_RETURN_IF_ERROR(check());
-    job->state = NewState(job->step, /*is_save=*/false);
-    RecordChange(job->state);
-  }
+                          const std::function<Status(const ChangesInFlight::Saves&)>& check) {
+  STEPWELL_ASSIGN_OR_RETURN(job->state, changes_.AdmitChange(job->step, check));
   const PanicOnUnwind ends_if_thrown(engine_.get());
   engine_->Post([this, job] { engine_->Begin(job); });
   return OkStatus();
@@ -100,46 +133,16 @@ Status WriterStore::Rewrite(uint64_t step, std::span<const std::string> without_
   Status status;
   for (int attempt = 0; attempt < kRewriteAttempts; ++attempt) {
     auto job = std::make_shared<SaveJob>();
-    STEPWELL_RETURN_IF_ERROR(WithoutItems(step, without_items, job.get()));
+    {
+      STEPWELL_ASSIGN_OR_RETURN(const auto reader, ReadShare(step));
+      STEPWELL_RETURN_IF_ERROR(
+          WithoutItems(path_, reader.get(), core_->live.Find(step), without_items, job.get()));
+    }
     status = Do(job);
     if (status.code() != StatusCode::kAborted || !freeze_->Check().ok()) break;
     // Something else rewrote the step in between (reclaim moves steps): look again.
   }
   return status.WithContext(path_);
-}
-
-// The job that commits `step` again without the named items.
-Status WriterStore::WithoutItems(uint64_t step, std::span<const std::string> items, SaveJob* job) {
-  STEPWELL_ASSIGN_OR_RETURN(const std::shared_ptr<StepReader> reader, ReadShare(step));
-  job->kind = SaveJob::Kind::kRewrite;
-  job->step = step;
-  job->rewritten = core_->live.Find(step);
-  if (job->rewritten == nullptr || job->rewritten->record.commit != reader->step().commit) {
-    return AbortedError(StrCat("step ", step, " was changed or deleted meanwhile"));
-  }
-  job->record = reader->step();
-  std::vector<std::string> gone;
-  for (const std::string& name : items) {
-    const auto is_it = [&](const auto& item) { return item.name == name; };
-    const size_t count = std::erase_if(job->record.items, is_it);
-    const std::string prefix = format::EncodeItem(name);
-    if (count == 0 && std::find(gone.begin(), gone.end(), prefix) == gone.end()) {
-      return NotFoundError(StrCat(path_, ": step ", step, " has no item '", name, "'"));
-    }
-    gone.push_back(prefix);
-  }
-  if (job->record.items.empty()) {
-    return InvalidArgumentError(
-        StrCat(path_, ": step ", step, " has no other items: delete the step instead"));
-  }
-  STEPWELL_ASSIGN_OR_RETURN(auto leaves, reader->Leaves(""));
-  std::erase_if(leaves, [&](const format::LeafRecord& leaf) {
-    return std::any_of(gone.begin(), gone.end(), [&](const std::string& prefix) {
-      return std::string_view(leaf.key).starts_with(prefix);
-    });
-  });
-  job->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
-  return OkStatus();
 }
 
 PanicOnUnwind::~PanicOnUnwind() {
@@ -148,61 +151,13 @@ PanicOnUnwind::~PanicOnUnwind() {
   }
 }
 
-void WriterStore::Finished(SaveHandle::State* state, bool is_save,
-                           const std::function<bool()>& mark) {
-  const io::MutexLock lock(&mutex_);
-  if (!mark()) return;
-  std::erase_if(unfinished_, [&](const auto& each) { return each.get() == state; });
-  --jobs_in_flight_;
-  if (is_save) {
-    --saves_in_flight_;
-    const Status& outcome = state->Outcome();
-    const bool gave_up = outcome.code() == StatusCode::kCancelled;  // and was told so
-    if (!outcome.ok() && !gave_up) {
-      io::Quietly([&] { instruments_->Failed(state->step, outcome); });
-    }
-    const auto it = pending_.find(state->step);
-    if (it != pending_.end() && it->second.get() == state) {
-      if (!outcome.ok() && !gave_up) RecordFailure(it->second);
-      pending_.erase(it);
-    }
-  }
-  changed_.NotifyAll();
-}
-
-// A change that Finished or EndChanges will end.
-void WriterStore::RecordChange(const std::shared_ptr<SaveHandle::State>& state) {
-  unfinished_.push_back(state);
-  ++jobs_in_flight_;
-}
-
-// On the engine thread, after a panic. Without an allocation.
-void WriterStore::EndChanges() {
-  for (;;) {
-    std::shared_ptr<SaveHandle::State> state;
-    {
-      const io::MutexLock lock(&mutex_);
-      changed_.NotifyAll();
-      if (unfinished_.empty()) return;
-      state = std::move(unfinished_.back());
-      unfinished_.pop_back();
-    }
-    state->Finish(lost_);
-  }
-}
-
 Status WriterStore::Close() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  {
-    const io::MutexLock lock(&mutex_);
-    if (closed_) return OkStatus();
-    closed_ = true;
+  const auto stop_requests = [this] {
     if (mailbox_ != nullptr) mailbox_->Stop();
-    changed_.NotifyAll();
-    if (engine_ != nullptr) {
-      WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return jobs_in_flight_ == 0; });
-    }
-  }
+  };
+  if (!changes_.Close(stop_requests)) return OkStatus();
+  if (engine_ != nullptr) changes_.WaitForChanges();
   bool thrown = true;
   Status status = io::Guarded("close the store", [this, &thrown] {
     Status closed = CloseInOrder();
@@ -212,7 +167,7 @@ Status WriterStore::Close() {
   if (thrown && engine_ != nullptr) engine_->Panic(status);
   EndThreads();
   // Without memory for one of these the rest is closed all the same.
-  io::Quietly([this] { WriteTrace(); });
+  io::Quietly([this] { WriteTrace(path_, options_.log, instruments_->trace.get()); });
   pool_->Stop();
   ForgetForkDescriptors(this);
   if (engine_ != nullptr) engine_->LeaveDisk();
@@ -253,10 +208,7 @@ Status WriterStore::CloseInOrder() {
 void WriterStore::EndThreads() {
   if (engine_ != nullptr) {
     engine_->reclaim().Stop();
-    {
-      const io::MutexLock lock(&mutex_);
-      WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return calls_in_flight_ == 0; });
-    }
+    changes_.WaitForCalls();
     mailbox_.reset();  // waits for its call, which uses what follows
     core_->live.OnRelease(nullptr);
     core_->index->BeginClose();

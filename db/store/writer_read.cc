@@ -11,18 +11,6 @@
 
 namespace stepwell::db {
 
-// Allocated by segments (and spares).
-uint64_t WriterStore::SegmentBytes() const {
-  uint64_t bytes = 0;
-  const std::string segments = SegmentsPath(path_);
-  const auto names = environment_.file_system->List(segments);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    const auto info = environment_.file_system->Stat(segments + "/" + name);
-    if (info.ok()) bytes += info->allocated_bytes;
-  }
-  return bytes;
-}
-
 Result<std::vector<format::StepRecord>> WriterStore::Steps() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   std::vector<format::StepRecord> steps;
@@ -148,6 +136,11 @@ Result<std::shared_ptr<const StoreSnapshot>> WriterStore::Snapshot() {
     return snapshot;
   };
   return SnapshotWithParts(*core_->parts, own);
+}
+
+Result<RetentionReport> WriterStore::Retention() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  return notices_->Report();
 }
 
 void WriterStore::OnChange(const void* owner, std::function<void()> changed) {

@@ -8,27 +8,6 @@
 
 namespace stepwell::db {
 
-void WriterStore::LogRecovery() {
-  for (const std::string& problem : recovery_.problems) {
-    Log(options_.log, LogLevel::kError, StrCat(path_, ": ", problem));
-  }
-  if (!core_->live.Losses().empty()) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(
-            path_,
-            ": until `stepwell repair --accept` (Store::Repair), retention deletes nothing and no "
-            "space is given back: the store grows with each save"));
-  }
-  for (const std::string& repaired : recovery_.repaired) {
-    Log(options_.log, LogLevel::kWarning, StrCat(path_, ": ", repaired));
-  }
-  if (!recovery_.clean) {
-    Log(options_.log, LogLevel::kInfo,
-        StrCat(path_, ": the last writer did not close the store; ", recovery_.commits_recovered,
-               " commits recovered, ", recovery_.commits_rejected, " incomplete ones discarded"));
-  }
-}
-
 // Rewrites the step's frames from their copies if they were damaged. Returns whether it did.
 Result<bool> WriterStore::RewriteIfDamaged(const LiveStep& live) {
   SegmentFiles& files = *core_->files;
@@ -56,19 +35,15 @@ void WriterStore::RewriteDamaged(const std::vector<uint64_t>& commits) {
   }
 }
 
-Status WriterStore::AcceptLosses() {
-  auto job = std::make_shared<SaveJob>();
-  job->kind = SaveJob::Kind::kAccept;
-  return Do(job).WithContext(path_);
-}
-
 Result<RepairReport> WriterStore::Repair(bool accept_losses) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   RepairReport report;
   const auto losses = core_->live.Losses();
   for (const format::LossRecord& loss : losses) report.losses.push_back(DescribeLoss(loss));
   if (accept_losses && !losses.empty()) {
-    STEPWELL_RETURN_IF_ERROR(AcceptLosses());
+    auto job = std::make_shared<SaveJob>();
+    job->kind = SaveJob::Kind::kAccept;
+    STEPWELL_RETURN_IF_ERROR(Do(job).WithContext(path_));
     report.losses_accepted = true;
   }
   for (const auto& live : core_->live.All()) {

@@ -19,8 +19,6 @@ namespace stepwell::db {
 namespace {
 
 constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
-// More would only hold more memory: one is being written, one encoded, one snapshotted.
-constexpr size_t kSavesInFlightMax = 3;
 // Blocks that are to be on their way to the disk while others are still copied.
 constexpr size_t kStagedAheadOfDisk = 4;
 constexpr int64_t kAskNanos = 100'000'000;
@@ -95,6 +93,40 @@ Status CheckRequest(const SaveRequest& request) {
   return OkStatus();
 }
 
+// A part of a store takes parts of steps only; others need not know of groups at all.
+Status CheckGroupSave(const std::string& path, const StoreGroup& own, bool opened_as_part,
+                      const SaveRequest& request) {
+  if (!request.group) {
+    if (own.part == 0) return OkStatus();
+    return FailedPreconditionError(StrCat(
+        DescribePart(path, own), " and takes only its parts of steps; save into ", ParentOf(path)));
+  }
+  if (!opened_as_part) {
+    return FailedPreconditionError(
+        StrCat(path,
+               ": a part of a step of many processes needs a store that is opened as a "
+               "part (StoreOptions::group)"));
+  }
+  if (!request.retire.empty()) {
+    return InvalidArgumentError(StrCat(path, ": step ", request.step,
+                                       " of several processes retires others when it is decided"));
+  }
+  const std::vector<uint32_t>& parts = request.group->parts;
+  const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
+  if (parts.empty() || parts.front() != 0 || parts.size() > format::kPartStoresMax ||
+      std::adjacent_find(parts.begin(), parts.end(), not_ascending) != parts.end() ||
+      !std::binary_search(parts.begin(), parts.end(), own.part)) {
+    return InvalidArgumentError(StrCat(path, ": step ", request.step,
+                                       ": the parts of a step are ascending, begin with 0 and "
+                                       "have this one, ",
+                                       own.part));
+  }
+  if (request.group->save_id == format::Id128{}) {
+    return InvalidArgumentError(StrCat(path, ": step ", request.step, " has no save id"));
+  }
+  return OkStatus();
+}
+
 // Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
 Status FillJob(SaveRequest request, SaveJob* job) {
   STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
@@ -144,11 +176,6 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
     }
   }
   return OkStatus();
-}
-
-Status SaveCancelled(const std::string& path, uint64_t step) {
-  return CancelledError(
-      StrCat(path, ": step ", step, " was not saved: the caller stopped waiting"));
 }
 
 uint64_t BytesOf(const PlannedLeaf& leaf) {
@@ -208,124 +235,9 @@ struct CopyLatch {
 
 }  // namespace
 
-std::shared_ptr<SaveHandle::State> WriterStore::NewState(uint64_t step, bool is_save) {
-  std::function<void()> pump;
-  if (environment_.inline_mode) pump = [this] { engine_->Step(/*wait=*/false); };
-  auto state = std::make_shared<SaveHandle::State>(step, environment_.callbacks, std::move(pump));
-  state->on_finish = [this, raw = state.get(), is_save](const std::function<bool()>& mark) {
-    Finished(raw, is_save, mark);
-  };
-  return state;
-}
-
-// Keeps the first kFailedMax failed saves whose error no caller has read yet.
-void WriterStore::RecordFailure(const std::shared_ptr<SaveHandle::State>& state) {
-  std::erase_if(failed_, [](const auto& failed) {
-    const io::MutexLock lock(&failed->mutex);
-    return failed->reported;
-  });
-  if (failed_.size() < kFailedMax) failed_.push_back(state);
-}
-
-// A part of a store takes parts of steps only; others need not know of groups at all.
-Status WriterStore::CheckGroupSave(const SaveRequest& request) const {
-  if (!request.group) {
-    if (part_.part == 0) return OkStatus();
-    return FailedPreconditionError(StrCat(DescribePart(path_, part_),
-                                          " and takes only its parts of steps; save into ",
-                                          ParentOf(path_)));
-  }
-  if (!options_.group) {
-    return FailedPreconditionError(
-        StrCat(path_,
-               ": a part of a step of many processes needs a store that is opened as a "
-               "part (StoreOptions::group)"));
-  }
-  if (!request.retire.empty()) {
-    return InvalidArgumentError(StrCat(path_, ": step ", request.step,
-                                       " of several processes retires others when it is decided"));
-  }
-  const std::vector<uint32_t>& parts = request.group->parts;
-  const auto not_ascending = [](uint32_t a, uint32_t b) { return a >= b; };
-  if (parts.empty() || parts.front() != 0 || parts.size() > format::kPartStoresMax ||
-      std::adjacent_find(parts.begin(), parts.end(), not_ascending) != parts.end() ||
-      !std::binary_search(parts.begin(), parts.end(), part_.part)) {
-    return InvalidArgumentError(StrCat(path_, ": step ", request.step,
-                                       ": the parts of a step are ascending, begin with 0 and "
-                                       "have this one, ",
-                                       part_.part));
-  }
-  if (request.group->save_id == format::Id128{}) {
-    return InvalidArgumentError(StrCat(path_, ": step ", request.step, " has no save id"));
-  }
-  return OkStatus();
-}
-
-bool WriterStore::IsPrepared(uint64_t step) const {
-  const auto undecided = core_->live.Undecided();
-  return std::any_of(undecided.begin(), undecided.end(),
-                     [step](const auto& live) { return live->record.step == step; });
-}
-
-Status WriterStore::WaitForPlace(uint64_t step, const std::function<bool()>& keep_waiting) {
-  const io::MutexLock lock(&mutex_);
-  const auto has_place = [this]() STEPWELL_REQUIRES(mutex_) {
-    return closed_ || saves_in_flight_ < kSavesInFlightMax;
-  };
-  return WaitUntil(has_place, keep_waiting) ? OkStatus() : SaveCancelled(path_, step);
-}
-
-Result<std::shared_ptr<SaveHandle::State>> WriterStore::Admit(
-    uint64_t step, IfExists if_exists, const std::function<bool()>& keep_waiting, bool* skip) {
-  const io::MutexLock lock(&mutex_);
-  const auto has_place = [this]() STEPWELL_REQUIRES(mutex_) {
-    return closed_ || saves_in_flight_ < kSavesInFlightMax;
-  };
-  if (!WaitUntil(has_place, keep_waiting)) return SaveCancelled(path_, step);
-  if (closed_) return Closed();
-  STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  const auto pending = pending_.find(step);
-  const auto there = core_->live.Find(step);
-  const bool live = there != nullptr;
-  if (if_exists == IfExists::kSkip && (live || pending != pending_.end())) {
-    *skip = true;
-    if (pending != pending_.end()) return pending->second;
-    auto state = NewState(step, true);
-    state->on_finish = nullptr;
-    {
-      const io::MutexLock state_lock(&state->mutex);
-      state->skipped = true;
-    }
-    state->Finish(OkStatus());
-    return state;
-  }
-  if (if_exists == IfExists::kError && pending != pending_.end()) {
-    return AlreadyExistsError(StrCat(path_, ": step ", step, " is being saved already"));
-  }
-  if (if_exists == IfExists::kError && live) {
-    return AlreadyExistsError(StrCat(path_, " has step ", step,
-                                     " already; if_exists \"replace\" replaces it, \"skip\" "
-                                     "keeps it"));
-  }
-  if (if_exists != IfExists::kReplace && IsPrepared(step)) {
-    return AlreadyExistsError(StrCat(
-        path_, ": step ", step, " is prepared by several processes already, and not decided yet"));
-  }
-  if (live && there->record.pinned) {
-    return FailedPreconditionError(
-        StrCat(path_, ": step ", step, " is pinned; unpin it to replace it"));
-  }
-  auto state = NewState(step, true);
-  // A replaced save in flight keeps its own handle; this one is now the step's newest.
-  pending_[step] = state;
-  RecordChange(state);
-  ++saves_in_flight_;
-  return state;
-}
-
 Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  STEPWELL_RETURN_IF_ERROR(CheckGroupSave(request));
+  STEPWELL_RETURN_IF_ERROR(CheckGroupSave(path_, part_, options_.group.has_value(), request));
   const IfExists if_exists = request.if_exists;
   // Once it said no, it is not asked again.
   std::function<bool()> keep_waiting;
@@ -346,12 +258,11 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     group.parts = request.group->parts;
   }
   job->times.start_ns = instruments_->Now();
-  RecordRules();
-  if (part_.part == 0 && !warned_not_kept_.load())
-    WarnIfNotKept(request.step, request.metrics_json);
+  notices_->RecordRules();
+  notices_->WarnIfNotKept(request.step, request.metrics_json);
   STEPWELL_RETURN_IF_ERROR(FillJob(std::move(request), job.get()));
   // The newest base is the best, so it is taken when nothing is to be waited for any more.
-  STEPWELL_RETURN_IF_ERROR(WaitForPlace(job->step, keep_waiting));
+  STEPWELL_RETURN_IF_ERROR(changes_.WaitForPlace(job->step, keep_waiting));
   job->base = bases_->Take();
   if (job->base != nullptr) ReferTo(job->base.get(), job->ticket, job->leaves);
   std::vector<uint32_t> staged;
@@ -374,7 +285,9 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
 
   const PanicOnUnwind ends_if_thrown(engine_.get());
   bool skip = false;
-  STEPWELL_ASSIGN_OR_RETURN(job->state, Admit(job->step, if_exists, keep_waiting, &skip));
+  const auto usable = [this] { return CheckUsable(); };
+  STEPWELL_ASSIGN_OR_RETURN(job->state,
+                            changes_.AdmitSave(job->step, if_exists, keep_waiting, usable, &skip));
   if (skip) return SaveHandle(job->state);
   if (staged_bytes > pool_->block_bytes() * pool_->block_count_max() &&
       !warned_staging_.exchange(true)) {
@@ -402,10 +315,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
       [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
   if (environment_.inline_mode) engine_->Step(/*wait=*/false);
   if (status.code() == StatusCode::kCancelled) {
-    // No later call reports it, and the step's number is free again.
-    const io::MutexLock lock(&mutex_);
-    const auto it = pending_.find(job->step);
-    if (it != pending_.end() && it->second == job->state) pending_.erase(it);
+    changes_.Forget(job->state);
     return status;
   }
   return handle;

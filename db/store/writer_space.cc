@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "db/layout.h"
 #include "db/log/footprint.h"
 #include "db/log/lock.h"
 #include "db/store/writer_store.h"
@@ -13,6 +14,18 @@ namespace {
 // Bounds the wait for writes in flight to segments that exports may link.
 constexpr std::chrono::milliseconds kSealWait{10'000};
 constexpr std::chrono::milliseconds kSealInterval{2};
+
+// Allocated by segments (and spares).
+uint64_t SegmentBytes(io::FileSystem* file_system, const std::string& store_path) {
+  uint64_t bytes = 0;
+  const std::string segments = SegmentsPath(store_path);
+  const auto names = file_system->List(segments);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto info = file_system->Stat(segments + "/" + name);
+    if (info.ok()) bytes += info->allocated_bytes;
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -41,67 +54,30 @@ StoreStats WriterStore::Stats() {
   stats.disk = disk_ == nullptr ? "closed" : disk_->Describe();
   stats.index_state = core_->index->Describe();
   stats.views = views_.Stats();
-  const io::MutexLock lock(&mutex_);
-  stats.saves_in_flight = saves_in_flight_;
+  stats.saves_in_flight = changes_.SavesInFlight();
   return stats;
 }
 
 // After BeginClose: passes end at the next segment, moves at the next block.
 void WriterStore::WaitForReclaim() {
-  engine_->Post([this] {
-    engine_->reclaim().WhenIdle([this] {
-      const io::MutexLock lock(&mutex_);
-      reclaim_idle_ = true;
-      changed_.NotifyAll();
-    });
-  });
-  {
-    const io::MutexLock lock(&mutex_);
-    WaitUntil([this]() STEPWELL_REQUIRES(mutex_) {
-      return (reclaim_idle_ || engine_->panicked()) && calls_in_flight_ == 0;
-    });
-  }
+  engine_->Post([this] { engine_->reclaim().WhenIdle([this] { changes_.MarkReclaimIdle(); }); });
+  changes_.WaitForReclaim([this] { return engine_->panicked(); });
   reclaim_tasks_->Wait();
 }
 
-// Close waits until it is over.
-class WriterStore::CallInFlight {
- public:
-  explicit CallInFlight(WriterStore* store) : store_(store) {
-    const io::MutexLock lock(&store_->mutex_);
-    begun_ = !store_->closed_;
-    if (begun_) ++store_->calls_in_flight_;
-  }
-  ~CallInFlight() {
-    const io::MutexLock lock(&store_->mutex_);
-    if (begun_) --store_->calls_in_flight_;
-    store_->changed_.NotifyAll();
-  }
-  CallInFlight(const CallInFlight&) = delete;
-  CallInFlight& operator=(const CallInFlight&) = delete;
-  bool begun() const { return begun_; }
-
- private:
-  WriterStore* const store_;
-  bool begun_ = false;
-};
-
 Result<ReclaimReport> WriterStore::Reclaim() {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  CallInFlight call(this);
-  if (!call.begun()) return Closed();
+  const ChangesInFlight::Call call(&changes_);
+  if (!call.begun()) return changes_.Closed();
   ReclaimReport report;
-  report.bytes_before = SegmentBytes();
+  report.bytes_before = SegmentBytes(environment_.file_system, path_);
   report.segments_removed = instruments_->segments_removed;
   report.segments_recycled = instruments_->segments_recycled;
   report.bytes_punched = instruments_->bytes_punched;
   report.bytes_moved = instruments_->bytes_moved;
-  std::optional<Status> status;  // under mutex_; of a local, no annotation can say so
-  const auto tell = [&](const Status& outcome) {
-    const io::MutexLock lock(&mutex_);
-    status = outcome;
-    changed_.NotifyAll();
-  };
+  // Read and changed with the mutex of changes_ held; of a local, no annotation can say so.
+  std::optional<Status> status;
+  const auto tell = [&](const Status& outcome) { changes_.Answer([&] { status = outcome; }); };
   engine_->Post([&] {
     try {
       engine_->reclaim().ReclaimAll(tell);
@@ -110,11 +86,8 @@ Result<ReclaimReport> WriterStore::Reclaim() {
       throw;
     }
   });
-  {
-    const io::MutexLock lock(&mutex_);
-    WaitUntil([&] { return status.has_value(); });
-  }
-  report.bytes_after = SegmentBytes();
+  changes_.WaitForAnswer([&] { return status.has_value(); });
+  report.bytes_after = SegmentBytes(environment_.file_system, path_);
   report.segments_removed = instruments_->segments_removed - report.segments_removed;
   report.segments_recycled = instruments_->segments_recycled - report.segments_recycled;
   report.bytes_punched = instruments_->bytes_punched - report.bytes_punched;
@@ -127,8 +100,8 @@ Result<ReclaimReport> WriterStore::Reclaim() {
 
 Result<bool> WriterStore::SealSegments(const std::set<uint64_t>& segments) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
-  CallInFlight call(this);
-  if (!call.begun()) return Closed();
+  const ChangesInFlight::Call call(&changes_);
+  if (!call.begun()) return changes_.Closed();
   Result<bool> sealed = false;
   for (auto left = kSealWait; left.count() > 0; left -= kSealInterval) {
     STEPWELL_RETURN_IF_ERROR(OnEngine([&] {

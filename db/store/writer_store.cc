@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <thread>
 
 #include "db/commit/ballast.h"
@@ -15,7 +14,8 @@
 #include "db/log/pins.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
-#include "io/beneath.h"
+#include "db/store/open_log.h"
+#include "db/store/trace_file.h"
 #include "io/guard.h"
 #include "io/thread.h"
 
@@ -26,7 +26,6 @@ constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
 constexpr uint64_t kStagingShareOfMemory = 8;
 // Enough for the first save of a small state, while the store opens.
 constexpr size_t kPrefaultedBlocks = 4;
-constexpr std::chrono::milliseconds kAskInterval{100};
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
   uint64_t bytes = options.staging_bytes;
@@ -54,12 +53,8 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
       held_root_(std::exchange(environment_.held_root, nullptr)),
       lock_file_(std::move(lock_file)),
       core_(std::make_shared<ReadCore>()),
-      lost_(OutcomeUnknownError(
-          StrCat(path_,
-                 ": whether this was done is not known: there was no memory to go on; close the "
-                 "store and open it again, which settles it, then look at its steps"))) {
-  failed_.reserve(kFailedMax);
-  instruments_ = std::make_shared<Instruments>(environment_.clock, path_, options_.log);
+      instruments_(std::make_shared<Instruments>(environment_.clock, path_, options_.log)),
+      changes_(ChangesOptions()) {
   core_->environment = environment_.ForReaders();
   core_->files = std::make_unique<SegmentFiles>(environment_.file_system, path_);
   core_->footprints = std::make_unique<FootprintCache>(core_->files.get());
@@ -67,6 +62,16 @@ WriterStore::WriterStore(std::string path, const StoreOptions& options, Environm
                                                environment_.make_disk);
   core_->parts = std::make_shared<PartStores>(path_, core_->environment, core_->files.get());
   ScopeTasks();
+}
+
+ChangesInFlight::Options WriterStore::ChangesOptions() {
+  ChangesInFlight::Options changes;
+  changes.path = path_;
+  changes.live = &core_->live;
+  changes.instruments = instruments_.get();
+  changes.callbacks = environment_.callbacks;
+  if (environment_.inline_mode) changes.pump = [this] { engine_->Step(/*wait=*/false); };
+  return changes;
 }
 
 // After readers took the workers: what they do there may go on behind Close.
@@ -120,7 +125,9 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
   CloseInForkedChild(store.get(), store->lock_file_->descriptor());
   // A few blocks stay for encoders of held arrays and for transcoding.
   store->pool_ = std::make_shared<io::BufferPool>(kBlockBytes, blocks, 2);
-  STEPWELL_RETURN_IF_ERROR(store->StartTrace());
+  STEPWELL_ASSIGN_OR_RETURN(store->instruments_->trace,
+                            OpenTrace(path, options.trace_path, store->environment_.file_system,
+                                      store->environment_.clock));
   if (!store->environment_.inline_mode) {
     store->environment_.workers->Run(
         [pool = store->pool_, count = std::min(blocks, kPrefaultedBlocks)] {
@@ -149,7 +156,7 @@ Status WriterStore::Recover() {
                                           " and cannot be written to by itself; open ",
                                           ParentOf(path_), " for writing, or this for reading"));
   }
-  STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog());
+  STEPWELL_ASSIGN_OR_RETURN(const LogState state, ReadLog(path_, options_, slot_, *core_));
   recovery_ = state.report;
   // Losses of earlier sessions are reported until they are accepted.
   if (recovery_.clean) {
@@ -158,9 +165,9 @@ Status WriterStore::Recover() {
     }
   }
   core_->live.Load(state);
-  LogRecovery();
+  LogRecovery(path_, options_.log, recovery_, !core_->live.Losses().empty());
   MakeIndex();
-  if (NeedsMetrics(options_.keep)) LoadMetrics();
+  if (NeedsMetrics(options_.keep)) LoadMetrics(path_, options_.log, core_.get());
   STEPWELL_ASSIGN_OR_RETURN(disk_, environment_.make_disk());
   // Before anything that they show is erased. They have threads of their own.
   if (!environment_.inline_mode) views_.OpenRemembered(this, file_system, options_.log);
@@ -173,8 +180,16 @@ Status WriterStore::Recover() {
   });
   KeepBallast(file_system, path_, /*anew=*/true);
   RewriteDamaged(state.damaged_frames);
-  tip_at_open_ = state.tip_commit;
-  WarnOfRetention();
+  notices_ = std::make_unique<RetentionNotices>(RetentionNotices::Options{
+      .path = path_,
+      .keep = options_.keep,
+      .is_part = part_.part != 0,
+      .since = state.tip_commit,
+      .log = options_.log,
+      .live = &core_->live,
+      .file_system = file_system,
+  });
+  notices_->WarnAtOpen();
   OpenMailbox();
   return OkStatus();
 }
@@ -189,67 +204,6 @@ void WriterStore::OpenMailbox() {
   }
   Log(options_.log, LogLevel::kWarning,
       StrCat(path_, ": requests of other processes are not served: ", mailbox.status().message()));
-}
-
-// Retention by metric looks at the metrics of all live steps.
-void WriterStore::LoadMetrics() {
-  const auto load = [this](const LiveSteps::List& steps, std::vector<StepTexts> all) {
-    for (size_t i = 0; i < all.size(); ++i) {
-      StepTexts& texts = all[i];
-      std::optional<std::string> metrics;
-      if (texts.status.ok()) metrics = std::move(texts.metrics_json);
-      core_->live.SetMetrics(steps[i]->record, metrics);
-      if (metrics) continue;
-      Log(options_.log, LogLevel::kError,
-          StrCat(path_, ": the metrics of step ", texts.step,
-                 " cannot be read, so rules that keep the best keep it: ", texts.status.message()));
-    }
-  };
-  const LiveSteps::List live = core_->live.All();
-  load(live, core_->index->Texts(live));
-  const LiveSteps::List undecided = core_->live.Undecided();
-  std::vector<StepTexts> texts;
-  for (const auto& step : undecided) texts.push_back(TextsInLog(*step, *core_->files));
-  load(undecided, std::move(texts));
-}
-
-Result<LogState> WriterStore::ReadLog() {
-  io::FileSystem* file_system = environment_.file_system;
-  STEPWELL_ASSIGN_OR_RETURN(const auto ids, SegmentIds(file_system, path_));
-  if (slot_.durable_commit == 0 && slot_.clean && ids.empty()) return LogState{};  // a new store
-  bool by_marks = false;
-  if (slot_.clean) {
-    STEPWELL_ASSIGN_OR_RETURN(by_marks, LogEndsAt(slot_, file_system, path_, *core_->files));
-    if (!by_marks) {
-      Log(options_.log, LogLevel::kWarning,
-          StrCat(path_, ": STEPWELL is older than the log, which is scanned"));
-    }
-  }
-  if (by_marks) {
-    auto state = RecoverByMarks(slot_, *core_->files, nullptr);
-    if (state.ok()) {
-      // The catalog is of the past: newer segments are not in it, removed ones still are.
-      std::map<uint64_t, SegmentInfo> known;
-      for (const SegmentInfo& info : state->segments) known[info.segment] = info;
-      state->segments.clear();
-      for (const uint64_t id : ids) {
-        SegmentInfo& info = known[id];
-        info.segment = id;
-        state->segments.push_back(info);
-      }
-      return state;
-    }
-    if (!IsDamage(state.status()) && !IsUnreadable(state.status())) return state.status();
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(path_, ": scanning the log: ", state.status().message()));
-  }
-  ScanOptions scan;
-  scan.discard = options_.discard;
-  scan.check_payloads = [this](const auto& leaves, const auto& bad) {
-    return core_->restorer->Check(leaves, bad, [](uint64_t) { return true; },
-                                  {.skip_referenced = true});
-  };
-  return RecoverByScan(file_system, path_, slot_, *core_->files, scan);
 }
 
 void WriterStore::MakeIndex() {
@@ -285,7 +239,7 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine.segment_bytes_max = options_.segment_bytes;
   engine.log = options_.log;
   engine.slots_made_anew = [this](io::File* file) { CloseInForkedChild(this, file->descriptor()); };
-  engine.end_changes = [this] { EndChanges(); };
+  engine.end_changes = [this] { changes_.EndAll(); };
   engine_ = std::make_unique<Engine>(std::move(engine));
 
   if (!environment_.inline_mode) {
@@ -306,39 +260,6 @@ Status WriterStore::StartEngine(const LogState& state) {
     disk_->RegisterFile(slot_file_->file());
     return engine_->Start(state);
   });
-}
-
-// Opened at once, so that a path that cannot be written is an error now and not at the end.
-Status WriterStore::StartTrace() {
-  if (options_.trace_path.empty()) return OkStatus();
-  const io::FileOpenOptions create = {.write = true, .create = true};
-  // It tells of the store's steps, so it is as private as they are.
-  const auto slot = environment_.file_system->Stat(SlotFilePath(path_));
-  const bool is_private = slot.ok() && (slot->mode & 077) == 0;
-  const std::string& path = options_.trace_path;
-  const std::string folder = ParentOf(path);
-  auto file = is_private ? io::FileSystemBeneath(folder, io::FileModes::kPrivate)
-                               ->Open(StrCat(folder, "/", path.substr(path.rfind('/') + 1)), create)
-                         : environment_.file_system->Open(path, create);
-  if (file.status().code() == StatusCode::kNotFound) {
-    return InvalidArgumentError(
-        StrCat("the trace's directory does not exist: ", options_.trace_path));
-  }
-  if (!file.ok()) return file.status().WithContext("the trace file");
-  instruments_->trace = std::make_unique<Trace>(std::move(*file), environment_.clock, path_);
-  return OkStatus();
-}
-
-void WriterStore::WriteTrace() {
-  if (instruments_->trace == nullptr) return;
-  if (Status status = instruments_->trace->Write(); !status.ok()) {
-    Log(options_.log, LogLevel::kError,
-        StrCat(path_, ": the trace was not written: ", status.message()));
-  } else if (const uint64_t dropped = instruments_->trace->dropped(); dropped > 0) {
-    Log(options_.log, LogLevel::kWarning,
-        StrCat(path_, ": the trace has the newest ", kTraceSpansMax, " spans; ", dropped,
-               " older ones were dropped"));
-  }
 }
 
 Status WriterStore::OnEngine(const std::function<Status()>& task) {
@@ -367,29 +288,6 @@ Status WriterStore::OnEngine(const std::function<Status()>& task) {
   return std::move(call.status);
 }
 
-bool WriterStore::WaitUntil(const std::function<bool()>& ready,
-                            const std::function<bool()>& keep_waiting) {
-  using Clock = std::chrono::steady_clock;
-  auto ask_at = Clock::now() + kAskInterval;
-  while (!ready()) {
-    if (environment_.inline_mode) {
-      const io::MutexUnlock unlocked(&mutex_);
-      engine_->Step(/*wait=*/false);
-    } else if (!keep_waiting) {
-      changed_.Wait(&mutex_);
-    } else if (!changed_.WaitUntil(&mutex_, ask_at) && !ready()) {
-      const io::MutexUnlock unlocked(&mutex_);
-      if (!keep_waiting()) return false;
-      ask_at = Clock::now() + kAskInterval;
-    }
-  }
-  return true;
-}
-
-Status WriterStore::Closed() const {
-  return FailedPreconditionError(path_ + ": the store is closed");
-}
-
 Status WriterStore::NoStep(uint64_t step) const {
   std::vector<uint64_t> known;
   for (const auto& live : core_->live.All()) known.push_back(live->record.step);
@@ -409,24 +307,10 @@ Status WriterStore::CheckUsable() const {
 
 Status WriterStore::Wait() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  {
-    const io::MutexLock lock(&mutex_);
-    WaitUntil([this]() STEPWELL_REQUIRES(mutex_) { return jobs_in_flight_ == 0; });
-  }
+  changes_.WaitForChanges();
   return TakeError();
 }
 
-Status WriterStore::TakeError() {
-  const io::MutexLock lock(&mutex_);
-  Status first;
-  for (const auto& state : failed_) {
-    const io::MutexLock state_lock(&state->mutex);
-    if (state->reported || !first.ok()) continue;
-    state->reported = true;
-    first = state->status.WithContext(StrCat(path_, ": saving step ", state->step, " failed"));
-  }
-  failed_.clear();
-  return first;
-}
+Status WriterStore::TakeError() { return changes_.TakeError(); }
 
 }  // namespace stepwell::db
