@@ -32,22 +32,47 @@ struct Hash128 {
   auto operator<=>(const Hash128&) const = default;
 };
 
-// The place of a payload, and its encoding.
-struct ChunkRecord {
+// A payload: its place, its check and its encoding.
+struct StoredPayload {
   uint64_t segment = 0;
   uint64_t offset_bytes = 0;
-  uint32_t stored_bytes = 0;   // with the CRC trailer
-  uint32_t logical_bytes = 0;  // decoded
-  uint32_t crc = 0;            // of the payload without its trailer
+  uint32_t stored_bytes = 0;  // with the CRC trailer
+  uint32_t crc = 0;           // of the payload without its trailer
   CodecId codec = CodecId::kRaw;
-  bool referenced = false;  // an earlier commit wrote the payload, for the same content
-  Hash128 hash;             // of the decoded bytes
-  // The part whose segment it is, in a step that is read through the stores of several processes.
-  // Records on disk lack it, since each is of the store that it lies in.
-  uint32_t part = 0;
+  bool referenced = false;  // an earlier commit wrote it
 
+  bool operator==(const StoredPayload&) const = default;
+};
+
+// A chunk: its payload, and those that this one is a difference to.
+struct ChunkRecord : StoredPayload {
+  uint32_t logical_bytes = 0;  // decoded
+  // The part whose segments they are, in a step that is read through the stores of several
+  // processes. Records on disk lack it, since each is of the store that it lies in.
+  uint32_t part = 0;
+  Hash128 hash;  // of the decoded bytes
+  // Payloads of earlier commits, which are decoded before this one: a keyframe, whose codec needs
+  // no base, then differences, each to the payload before it. A step that was moved may have
+  // written them again.
+  std::vector<StoredPayload> bases;
+
+  // Returns the stored bytes of the payload and of its bases.
+  uint64_t all_stored_bytes() const {
+    uint64_t sum = stored_bytes;
+    for (const StoredPayload& base : bases) sum += base.stored_bytes;
+    return sum;
+  }
   bool operator==(const ChunkRecord&) const = default;
 };
+// Bounds the differences behind a keyframe.
+inline constexpr size_t kBasesMax = 64;
+
+// Calls `visit(payload)` for each payload that the chunk is decoded from.
+template <typename Chunk, typename Visit>
+void EachPayload(Chunk& chunk, Visit visit) {
+  visit(chunk);
+  for (auto& base : chunk.bases) visit(base);
+}
 
 // The kind of entry at a key-path.
 enum class LeafKind : uint8_t { kArray = 1, kValue = 2, kNode = 3 };

@@ -69,6 +69,50 @@ Id128 ReadId(capnp::Data::Reader data, const char* what) {
   return id;
 }
 
+namespace {
+
+void WritePayload(const StoredPayload& record, schema::Payload::Builder out) {
+  out.setSegment(record.segment);
+  out.setOffset(record.offset_bytes);
+  out.setStoredBytes(record.stored_bytes);
+  out.setCrc(record.crc);
+  out.setCodec(static_cast<uint16_t>(record.codec));
+  out.setReferenced(record.referenced);
+}
+
+// An unknown codec is met when a payload is decoded: other leaves stay readable.
+void ReadPayload(schema::Payload::Reader in, StoredPayload* record) {
+  record->segment = in.getSegment();
+  record->offset_bytes = in.getOffset();
+  record->stored_bytes = in.getStoredBytes();
+  record->crc = in.getCrc();
+  record->codec = static_cast<CodecId>(in.getCodec());
+  record->referenced = in.getReferenced();
+}
+
+void CheckPayloadRecord(const StoredPayload& record) {
+  Require(record.stored_bytes >= kCrcBytes, "payload shorter than its CRC");
+  Require(record.offset_bytes <= UINT64_MAX - record.stored_bytes, "offset out of range");
+}
+
+// A keyframe, then differences, of which the chunk's own payload is the last. An unknown codec may
+// have bases for a reason of its own.
+void CheckBases(const ChunkRecord& record) {
+  const auto needs_base = [](const StoredPayload& payload, bool otherwise) {
+    const CodecInfo* const info = FindCodec(payload.codec);
+    return info == nullptr ? otherwise : info->needs_base;
+  };
+  Require(needs_base(record, !record.bases.empty()) == !record.bases.empty(),
+          "bases that the codec does not ask for");
+  for (const StoredPayload& base : record.bases) {
+    CheckPayloadRecord(base);
+    const bool is_first = &base == &record.bases.front();
+    Require(needs_base(base, !is_first) != is_first, "a difference without a keyframe");
+  }
+}
+
+}  // namespace
+
 void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
   out.setSegment(record.segment);
   out.setOffset(record.offset_bytes);
@@ -79,6 +123,9 @@ void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
   out.setReferenced(record.referenced);
   out.setHashLow(record.hash.low);
   out.setHashHigh(record.hash.high);
+  if (record.bases.empty()) return;
+  auto bases = out.initBases(static_cast<uint32_t>(record.bases.size()));
+  for (uint32_t i = 0; i < bases.size(); ++i) WritePayload(record.bases[i], bases[i]);
 }
 
 void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
@@ -87,13 +134,14 @@ void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
   record->stored_bytes = in.getStoredBytes();
   record->crc = in.getCrc();
   record->logical_bytes = in.getLogicalBytes();
-  // An unknown codec is met when a payload is decoded: other leaves stay readable.
   record->codec = static_cast<CodecId>(in.getCodec());
   record->referenced = in.getReferenced();
   record->hash = {in.getHashLow(), in.getHashHigh()};
-  Require(record->stored_bytes >= kCrcBytes, "payload shorter than its CRC");
+  Require(in.getBases().size() <= kBasesMax, "too many bases");
+  ReadList(in.getBases(), &record->bases, ReadPayload);
   Require(record->logical_bytes <= kPayloadLogicalMax, "chunk too large");
-  Require(record->offset_bytes <= UINT64_MAX - record->stored_bytes, "offset out of range");
+  CheckPayloadRecord(*record);
+  CheckBases(*record);
 }
 
 namespace {
@@ -121,6 +169,9 @@ size_t LeafTailWords(const LeafRecord& record, bool whole) {
                  record.chunk_shape.size() + record.shard_shape.size() +
                  TextWords(record.prng_impl.size()) + TextWords(record.sharding_json.size()) +
                  TextWords(record.variable_types.size()) + DataWords(record.inline_value.size());
+  for (const ChunkRecord& chunk : record.chunks) {
+    if (whole && !chunk.bases.empty()) words += ListWords<schema::Payload>(chunk.bases.size());
+  }
   if (!record.pieces.empty()) words += ListWords<schema::Piece>(record.pieces.size());
   for (const PieceRecord& piece : record.pieces) words += 3 * piece.origin.size();
   if (!whole) return words;

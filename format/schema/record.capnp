@@ -21,6 +21,17 @@ struct Chunk {
   referenced @6 :Bool;        # an earlier commit wrote the payload; this one refers to it
   hashLow @7 :UInt64;       # XXH3-128 of the decoded bytes, its two halves; both 0: not known
   hashHigh @8 :UInt64;
+  bases @9 :List(Payload);  # decoded before this one: a keyframe, then differences
+}
+
+struct Payload {
+  # A payload that a difference builds upon.
+  segment @0 :UInt64;
+  offset @1 :UInt64;
+  storedBytes @2 :UInt32;
+  crc @3 :UInt32;
+  codec @4 :UInt16;
+  referenced @5 :Bool;
 }
 
 struct Leaf {

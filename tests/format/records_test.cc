@@ -110,14 +110,24 @@ LeafRecord RandomLeaf(Prng& prng) {
     leaf.logical_bytes = leaf.inline_value.size() + leaf.chunk_count * kPayloadLogicalMax;
   }
   for (uint64_t i = 0; i < leaf.chunk_count; ++i) {
-    leaf.chunks.push_back({.segment = prng.Next(),
-                           .offset_bytes = prng.Next() >> 1,
-                           .stored_bytes = static_cast<uint32_t>(4 + prng.Below(1000)),
-                           .logical_bytes = static_cast<uint32_t>(chunk_bytes),
-                           .crc = static_cast<uint32_t>(prng.Next()),
-                           .codec = static_cast<CodecId>(prng.Below(5)),  // newer ones, too
-                           .referenced = prng.Below(2) == 0,
-                           .hash = {prng.Next(), prng.Next()}});
+    ChunkRecord& chunk = leaf.chunks.emplace_back();
+    const auto place = [&prng](StoredPayload* payload) {
+      payload->segment = prng.Next();
+      payload->offset_bytes = prng.Next() >> 1;
+      payload->stored_bytes = static_cast<uint32_t>(4 + prng.Below(1000));
+      payload->crc = static_cast<uint32_t>(prng.Next());
+    };
+    place(&chunk);
+    chunk.logical_bytes = static_cast<uint32_t>(chunk_bytes);
+    chunk.codec = static_cast<CodecId>(prng.Below(6));  // newer ones, too
+    chunk.referenced = prng.Below(2) == 0;
+    chunk.hash = {prng.Next(), prng.Next()};
+    if (chunk.codec == CodecId::kDelta) {
+      for (uint64_t k = 1 + prng.Below(5); k > 0; --k) {
+        place(&chunk.bases.emplace_back());
+        if (chunk.bases.size() > 1) chunk.bases.back().codec = CodecId::kDelta;
+      }
+    }
   }
   return leaf;
 }
@@ -268,7 +278,7 @@ TEST(RecordsTest, InconsistentLeavesAreRefused) {
   ExpectRefused(with([](auto& leaf) { leaf.shape[0] = UINT64_MAX; }), "shape too large");
   ExpectRefused(with([](auto& leaf) { leaf.chunk_shape[0] = uint64_t{1} << 40; }),
                 "chunk too large");
-  ExpectRefused(with([](auto& leaf) { leaf.chunk_count = 3; }),
+  ExpectRefused(with([](auto& leaf) { leaf.chunk_count = 4; }),
                 "chunk count does not match the grid");
   ExpectRefused(with([](auto& leaf) { leaf.chunks[0].logical_bytes = 5; }),
                 "chunk of another size than the grid's");
@@ -278,6 +288,20 @@ TEST(RecordsTest, InconsistentLeavesAreRefused) {
                 "more chunks than counted");
   ExpectRefused(with([](auto& leaf) { leaf.inline_value.assign(1025, 'x'); }),
                 "inline value too long");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[2].bases.clear(); }),
+                "bases that the codec does not ask for");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[0].bases = leaf.chunks[2].bases; }),
+                "bases that the codec does not ask for");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[2].bases[0].codec = CodecId::kDelta; }),
+                "a difference without a keyframe");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[2].bases[1].codec = CodecId::kRaw; }),
+                "a difference without a keyframe");
+  ExpectRefused(with([](auto& leaf) { leaf.chunks[2].bases[1].stored_bytes = 0; }),
+                "payload shorter than its CRC");
+  ExpectRefused(with([](auto& leaf) {
+                  leaf.chunks[2].bases.resize(kBasesMax + 1, leaf.chunks[2].bases[1]);
+                }),
+                "too many bases");
   // Readers take memory for a value before they read its chunks.
   LeafRecord value = ExampleValue();
   value.logical_bytes = uint64_t{1} << 60;

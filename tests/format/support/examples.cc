@@ -49,18 +49,23 @@ LeafRecord ExampleArray() {
   leaf.kind = LeafKind::kArray;
   leaf.value_type = ValueType::kJaxArray;
   leaf.dtype = DType::kFloat32;
-  leaf.shape = {128, 16};
+  leaf.shape = {192, 16};
   leaf.chunk_shape = {64, 16};
   leaf.weak_type = true;
   leaf.prng_impl = "threefry2x32";
   leaf.sharding_json = R"({"sharding_type":"SingleDeviceSharding"})";
-  leaf.logical_bytes = 8192;
-  leaf.chunk_count = 2;
-  leaf.chunks = {ExampleChunk(), ExampleChunk()};
+  leaf.logical_bytes = 12288;
+  leaf.chunk_count = 3;
+  leaf.chunks = {ExampleChunk(), ExampleChunk(), ExampleChunk()};
   leaf.chunks[1].offset_bytes += 8192;
   leaf.chunks[1].codec = CodecId::kRaw;
   leaf.chunks[1].referenced = true;
   leaf.chunks[1].hash = {0x2122232425262728, 0x3132333435363738};
+  leaf.chunks[2].codec = CodecId::kDelta;
+  leaf.chunks[2].hash = {0x4142434445464748, 0x5152535455565758};
+  leaf.chunks[2].bases = {leaf.chunks[1], leaf.chunks[0]};
+  leaf.chunks[2].bases[1].codec = CodecId::kDelta;
+  leaf.chunks[2].bases[1].stored_bytes = 77;
   return leaf;
 }
 
@@ -119,6 +124,7 @@ LeafRecord ExamplePartial() {
   leaf.partial = true;
   leaf.pieces = {{{16, 0}, {16, 16}, {16, 16}, 0}, {{0, 16}, {16, 1}, {16, 1}, 1}};
   leaf.chunk_count = 2;
+  leaf.chunks.resize(2);
   leaf.first_chunk = 0;
   return leaf;
 }
