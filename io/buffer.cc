@@ -118,6 +118,14 @@ BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
   return block;
 }
 
+// True: one was released, which another thread may take first.
+bool BufferPool::AskForSpare() {
+  const std::function<bool()> give_back = give_back_;
+  if (!give_back) return false;
+  const MutexUnlock unlocked(&mutex_);
+  return give_back();
+}
+
 BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
                                        const std::function<bool()>& keep_waiting) {
   const MutexLock lock(&mutex_);
@@ -125,6 +133,7 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
     if (stopped_) return nullptr;
     if (Block* block = TakeLocked(reserve_count_)) return block;
     const size_t used = blocks_.size() - idle_.size();
+    if (AskForSpare()) continue;
     if (block_count_max_ - used > reserve_count_) return nullptr;  // no memory
     if (pump) {
       const MutexUnlock unlocked(&mutex_);
@@ -155,10 +164,22 @@ void BufferPool::Prefault(size_t count) {
 
 BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
   const MutexLock lock(&mutex_);
-  Block* const block = TakeLocked(0);
+  Block* block = TakeLocked(0);
+  while (block == nullptr && AskForSpare()) block = TakeLocked(0);
   const size_t used = blocks_.size() - idle_.size();
   if (no_memory != nullptr) *no_memory = block == nullptr && used < block_count_max_;
   return block;
+}
+
+BufferPool::Block* BufferPool::TryAcquireSpare() {
+  const MutexLock lock(&mutex_);
+  if (stopped_) return nullptr;
+  return TakeLocked(std::max(reserve_count_, block_count_max_ / 4));
+}
+
+void BufferPool::SetSpare(std::function<bool()> give_back) {
+  const MutexLock lock(&mutex_);
+  give_back_ = std::move(give_back);
 }
 
 void BufferPool::Release(Block* block) {

@@ -68,12 +68,19 @@ class BufferPool {
   // Null when none is free now. Goes on after Stop(), so that what runs already can end.
   // `no_memory`: whether the kernel has none for another block, so that none may ever be free.
   Block* TryAcquire(bool* no_memory = nullptr);
+  // As TryAcquire, for what may be given back at any time: leaves a quarter of the blocks to
+  // others, and asks nobody for memory.
+  Block* TryAcquireSpare();
+  // `give_back` is called, without a lock, when no block is free: it releases one that was taken
+  // with TryAcquireSpare, or says false. It must not be in a call any more when another one is set.
+  void SetSpare(std::function<bool()> give_back);
   void Release(Block* block);
   // Wakes every waiter with null; used by freeze and close. Release still works.
   void Stop();
 
  private:
   Block* TakeLocked(size_t keep) STEPWELL_REQUIRES(mutex_);
+  bool AskForSpare() STEPWELL_REQUIRES(mutex_);
 
   const size_t block_bytes_;
   const size_t block_count_max_;
@@ -82,6 +89,7 @@ class BufferPool {
   CondVar free_;
   std::vector<std::unique_ptr<Block>> blocks_ STEPWELL_GUARDED_BY(mutex_);
   std::vector<Block*> idle_ STEPWELL_GUARDED_BY(mutex_);
+  std::function<bool()> give_back_ STEPWELL_GUARDED_BY(mutex_);
   bool stopped_ STEPWELL_GUARDED_BY(mutex_) = false;
 };
 
