@@ -45,6 +45,7 @@ Result<OpenOptions> OptionsOf(const stepwell_open_options& in) {
   }
   options.codec = static_cast<CodecPolicy>(in.codec);
   options.threads = in.threads;
+  options.delta = in.delta != 0;
   options.staging_bytes = in.staging_bytes;
   if (in.keep_count > 0 && in.keep == nullptr) return IsNull("keep");
   for (size_t i = 0; i < in.keep_count; ++i) {

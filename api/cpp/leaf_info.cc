@@ -93,7 +93,8 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
   info.codec = CodecName(record);
   info.chunks = record.chunk_count;
   info.stored_bytes = record.inline_value.size();
-  for (const format::ChunkRecord& chunk : record.chunks) info.stored_bytes += chunk.stored_bytes;
+  for (const format::ChunkRecord& chunk : record.chunks)
+    info.stored_bytes += chunk.all_stored_bytes();
   STEPWELL_ASSIGN_OR_RETURN(info.logical_bytes, LogicalBytes(record));
   if (record.kind == format::LeafKind::kArray) {
     const bool known = FindDType(record.dtype) != nullptr;

@@ -60,8 +60,13 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   base->of_session = true;
   for (size_t i = 0; i < records.size(); ++i) {
     if (records[i].chunks.empty()) continue;
+    const PlannedLeaf& leaf = job->leaves[i];
+    uint8_t dense_saves = 0;
+    if (leaf.recent != nullptr && leaf.base != nullptr && !leaf.near_base && !leaf.unchanged) {
+      dense_saves = static_cast<uint8_t>(std::min(leaf.base->dense_saves + 1, UINT8_MAX));
+    }
     base->leaves.push_back(
-        {std::move(records[i].key), job->leaves[i].grid, std::move(records[i].chunks)});
+        {std::move(records[i].key), leaf.grid, dense_saves, std::move(records[i].chunks)});
   }
   job->committed = std::move(base);
   job->ReleaseHolds();

@@ -222,9 +222,11 @@ void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
     record.chunks.resize(record.chunk_count);
     format::ChunkRecord& stored = record.chunks[chunk.chunk_index];
     STEPWELL_DCHECK(stored.stored_bytes == 0, "a chunk was written twice");
+    leaf.near_base = leaf.near_base || encoded.same || encoded.delta;
     if (encoded.same) {
       stored = leaf.base->chunks[chunk.chunk_index];
-      stored.referenced = true;
+      format::EachPayload(stored,
+                          [](format::StoredPayload& payload) { payload.referenced = true; });
       continue;
     }
     STEPWELL_DCHECK(encoded.offset_bytes + encoded.stored_bytes <= ready.encoded.used_bytes,
@@ -234,8 +236,13 @@ void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
     stored.stored_bytes = encoded.stored_bytes;
     stored.logical_bytes = chunk.logical_bytes;
     stored.crc = encoded.crc;
-    stored.codec = leaf.codec;
+    stored.codec = encoded.delta ? format::CodecId::kDelta : leaf.codec;
     stored.hash = encoded.hash;
+    if (!encoded.delta) continue;
+    const format::ChunkRecord& base = leaf.base->chunks[chunk.chunk_index];
+    stored.bases = base.bases;
+    stored.bases.push_back(base);
+    for (format::StoredPayload& payload : stored.bases) payload.referenced = true;
   }
 }
 

@@ -13,19 +13,15 @@ namespace stepwell::db {
 
 // One step on its way out of `from_`.
 struct Evacuator::Move {
-  struct Chunk {
-    size_t leaf = 0;   // in *records
-    size_t chunk = 0;  // in its chunks
-  };
   uint64_t step = 0;
   uint64_t commit = 0;
   std::shared_ptr<const LiveStep> live;
   format::StepRecord record;
   std::shared_ptr<std::vector<format::LeafRecord>> records;
-  std::vector<Chunk> chunks;  // to be moved, by their old places
+  std::vector<format::StoredPayload*> payloads;  // of *records, to be moved, by their old places
   size_t next = 0;
   uint64_t bytes = 0;
-  // The block that was read last: chunks [block_begin, next), at these offsets in the buffer.
+  // The block that was read last: payloads [block_begin, next), at these offsets in the buffer.
   size_t block_begin = 0;
   std::vector<uint64_t> offsets;
   uint64_t block_bytes = 0;
@@ -92,46 +88,44 @@ void Evacuator::ReadThenWrite(const std::shared_ptr<Move>& move, bool first) {
 Status Evacuator::Load(Move* move) {
   STEPWELL_ASSIGN_OR_RETURN(
       auto leaves, ReadStepRecords(*options_->files, move->live->place, "", &move->record));
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    for (size_t k = 0; k < leaves[i].chunks.size(); ++k) {
-      if (from_.contains(leaves[i].chunks[k].segment)) move->chunks.push_back({i, k});
+  for (format::LeafRecord& leaf : leaves) {
+    for (format::ChunkRecord& chunk : leaf.chunks) {
+      format::EachPayload(chunk, [&](format::StoredPayload& payload) {
+        if (from_.contains(payload.segment)) move->payloads.push_back(&payload);
+      });
     }
   }
-  std::sort(move->chunks.begin(), move->chunks.end(), [&](const auto& a, const auto& b) {
-    const auto& first = leaves[a.leaf].chunks[a.chunk];
-    const auto& second = leaves[b.leaf].chunks[b.chunk];
-    return std::pair(first.segment, first.offset_bytes) <
-           std::pair(second.segment, second.offset_bytes);
+  std::sort(move->payloads.begin(), move->payloads.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->segment, a->offset_bytes) < std::pair(b->segment, b->offset_bytes);
   });
   move->records = std::make_shared<std::vector<format::LeafRecord>>(std::move(leaves));
   return ReadBlock(move);
 }
 
-// On the reclaim worker: the next chunks, as they are, checked; a damaged one ends the move.
+// On the reclaim worker: the next payloads, as they are, checked; a damaged one ends the move.
 Status Evacuator::ReadBlock(Move* move) {
   move->block_begin = move->next;
   move->offsets.clear();
   move->block_bytes = 0;
-  if (move->next == move->chunks.size()) return OkStatus();
+  if (move->next == move->payloads.size()) return OkStatus();
   uint64_t used = 0;
-  while (move->next < move->chunks.size()) {
-    const Move::Chunk& which = move->chunks[move->next];
-    const format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
-    const uint64_t offset = AlignUp(used, PayloadAlignment(chunk.stored_bytes));
-    const uint64_t wanted = AlignUp(offset + chunk.stored_bytes, engine_->log().block_bytes());
+  while (move->next < move->payloads.size()) {
+    const format::StoredPayload& from = *move->payloads[move->next];
+    const uint64_t offset = AlignUp(used, PayloadAlignment(from.stored_bytes));
+    const uint64_t wanted = AlignUp(offset + from.stored_bytes, engine_->log().block_bytes());
     if (used > 0 && wanted > kBlockBytes) break;
     if (wanted > move->buffer.size()) {
       // The first one, or a chunk that is larger than this version writes.
-      if (chunk.stored_bytes > format::kPayloadLogicalMax + kBlockBytes) {
+      if (from.stored_bytes > format::kPayloadLogicalMax + kBlockBytes) {
         return DataLossError("a chunk's record has an impossible size");
       }
       move->buffer = io::AlignedBuffer(std::max<uint64_t>(wanted, kBlockBytes));
       if (!move->buffer) return ResourceExhaustedError("no memory to move chunks");
     }
-    const Result<std::string> payload = sources_.Fetch(chunk);
+    const Result<std::string> payload = sources_.Fetch(from, /*part=*/0);
     if (!payload.ok()) {
       return payload.status().WithContext(
-          StrCat(options_->files->PathOf(chunk.segment), ": offset ", chunk.offset_bytes));
+          StrCat(options_->files->PathOf(from.segment), ": offset ", from.offset_bytes));
     }
     std::memset(move->buffer.data() + used, 0, offset - used);
     std::memcpy(move->buffer.data() + offset, payload->data(), payload->size());
@@ -193,12 +187,11 @@ void Evacuator::Written(Write* raw) {
   }
   options_->instruments->bytes_written += write->vector.iov_len;
   for (size_t i = 0; i < move->offsets.size(); ++i) {
-    const Move::Chunk& which = move->chunks[move->block_begin + i];
-    format::ChunkRecord& chunk = (*move->records)[which.leaf].chunks[which.chunk];
-    chunk.segment = write->segment->id;
-    chunk.referenced = false;
-    chunk.offset_bytes = write->offset_bytes + move->offsets[i];
-    move->bytes += chunk.stored_bytes;
+    format::StoredPayload& payload = *move->payloads[move->block_begin + i];
+    payload.segment = write->segment->id;
+    payload.referenced = false;
+    payload.offset_bytes = write->offset_bytes + move->offsets[i];
+    move->bytes += payload.stored_bytes;
   }
   ReadThenWrite(move, /*first=*/false);
 }

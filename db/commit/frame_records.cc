@@ -22,7 +22,9 @@ size_t EstimatedRecordBytes(const LeafRecord& record) {
          record.type_name.size() + record.variable_types.size() + 16 * record.shape.size() +
          record.pieces.size() * (64 + 24 * record.shape.size());
 }
-constexpr size_t kChunkRecordBytes = 64;
+size_t EstimatedChunkBytes(const format::ChunkRecord& chunk) {
+  return 64 + 32 * chunk.bases.size();
+}
 
 // A leaf with very many chunks goes on in the next run with records that have only key and chunks.
 void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
@@ -35,10 +37,11 @@ void SplitLeaf(const LeafRecord& record, std::vector<RecordsRun>* runs) {
       part = record;
       part.chunks.clear();
     }
-    const size_t used = EstimatedRecordBytes(part);
-    const size_t room =
-        used < kRecordsFrameBytes ? (kRecordsFrameBytes - used) / kChunkRecordBytes + 1 : 1;
-    const size_t end = std::min(done + room, record.chunks.size());
+    size_t used = EstimatedRecordBytes(part);
+    size_t end = done;
+    do {
+      used += EstimatedChunkBytes(record.chunks[end++]);
+    } while (end < record.chunks.size() && used <= kRecordsFrameBytes);
     part.first_chunk = done;
     part.chunk_count = record.chunk_count;
     part.chunks.assign(record.chunks.begin() + static_cast<ptrdiff_t>(done),
@@ -69,8 +72,8 @@ std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
     used = 0;
   };
   for (size_t i = 0; i < records.size(); ++i) {
-    const size_t bytes =
-        EstimatedRecordBytes(records[i]) + records[i].chunks.size() * kChunkRecordBytes;
+    size_t bytes = EstimatedRecordBytes(records[i]);
+    for (const auto& chunk : records[i].chunks) bytes += EstimatedChunkBytes(chunk);
     if (used + bytes > kRecordsFrameBytes) {
       close(i);
       begin = i;
@@ -87,7 +90,7 @@ std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
 }
 
 void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
-  for (const auto& chunk : record.chunks) item->stored_bytes += chunk.stored_bytes;
+  for (const auto& chunk : record.chunks) item->stored_bytes += chunk.all_stored_bytes();
   item->stored_bytes += record.inline_value.size();
   if (record.kind != format::LeafKind::kNode) {
     ++item->leaf_count;
@@ -106,14 +109,17 @@ void SumItems(format::StepRecord* step) {
 
 bool HoldsAll(const std::map<uint64_t, format::SegmentExtent>& extents,
               std::span<const LeafRecord> records) {
+  bool holds = true;
   for (const LeafRecord& record : records) {
     for (const auto& chunk : record.chunks) {
-      const auto it = extents.find(chunk.segment);
-      if (it == extents.end()) return false;
-      if (chunk.offset_bytes + chunk.stored_bytes > it->second.end_bytes) return false;
+      format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+        const auto it = extents.find(payload.segment);
+        holds = holds && it != extents.end() &&
+                payload.offset_bytes + payload.stored_bytes <= it->second.end_bytes;
+      });
     }
   }
-  return true;
+  return holds;
 }
 
 void AddReferenced(std::span<const LeafRecord> records, size_t block_bytes,
@@ -121,8 +127,10 @@ void AddReferenced(std::span<const LeafRecord> records, size_t block_bytes,
   std::map<uint64_t, std::vector<format::PayloadPlace>> referred;
   for (const LeafRecord& record : records) {
     for (const auto& chunk : record.chunks) {
-      if (chunk.referenced)
-        referred[chunk.segment].push_back({chunk.offset_bytes, chunk.stored_bytes});
+      format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+        if (!payload.referenced) return;
+        referred[payload.segment].push_back({payload.offset_bytes, payload.stored_bytes});
+      });
     }
   }
   for (auto& [segment, places] : referred) {
@@ -147,14 +155,16 @@ std::map<uint64_t, format::SegmentExtent> ExtentsOf(const std::vector<LeafRecord
   std::set<std::pair<uint64_t, uint64_t>> seen;  // payloads that two leaves have count once
   for (const LeafRecord& record : records) {
     for (const auto& chunk : record.chunks) {
-      if (chunk.referenced) continue;
-      if (!seen.emplace(chunk.segment, chunk.offset_bytes).second) continue;
-      auto& extent = extents[chunk.segment];
-      const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, block_bytes);
-      extent.segment = chunk.segment;
-      extent.end_bytes = std::max(extent.end_bytes, end);
-      extent.stored_bytes += chunk.stored_bytes;
-      blocks[chunk.segment].push_back({AlignDown(chunk.offset_bytes, block_bytes), end});
+      format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+        if (payload.referenced) return;
+        if (!seen.emplace(payload.segment, payload.offset_bytes).second) return;
+        auto& extent = extents[payload.segment];
+        const uint64_t end = AlignUp(payload.offset_bytes + payload.stored_bytes, block_bytes);
+        extent.segment = payload.segment;
+        extent.end_bytes = std::max(extent.end_bytes, end);
+        extent.stored_bytes += payload.stored_bytes;
+        blocks[payload.segment].push_back({AlignDown(payload.offset_bytes, block_bytes), end});
+      });
     }
   }
   for (auto& [segment, ranges] : blocks) {

@@ -2,24 +2,54 @@
 #include "db/log/chunk_source.h"
 
 #include "format/codec.h"
+#include "format/hash.h"
+#include "io/invariant.h"
 
 namespace stepwell::db {
 
-Result<std::string> SegmentSource::Read(const format::ChunkRecord& chunk) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto file, files_->Get(chunk.part, chunk.segment));
-  return ReadRange(*file, chunk.offset_bytes, chunk.stored_bytes);
+Result<std::string> SegmentSource::Read(const format::StoredPayload& payload, uint32_t part) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto file, files_->Get(part, payload.segment));
+  return ReadRange(*file, payload.offset_bytes, payload.stored_bytes);
 }
 
-Result<std::string> ChunkSources::Fetch(const format::ChunkRecord& chunk) const {
+Result<std::string> ChunkSources::Fetch(const format::StoredPayload& payload, uint32_t part) const {
   Status first;
   for (ChunkSource* const source : chain_) {
-    Result<std::string> payload = source->Read(chunk);
+    Result<std::string> bytes = source->Read(payload, part);
     const Status status =
-        payload.ok() ? format::CheckPayload(AsBytes(*payload), chunk.crc) : payload.status();
-    if (status.ok()) return payload;
+        bytes.ok() ? format::CheckPayload(AsBytes(*bytes), payload.crc) : bytes.status();
+    if (status.ok()) return bytes;
     if (first.ok()) first = status;
   }
   return first;
+}
+
+Result<std::string> ChunkSources::ReadChunk(const format::ChunkRecord& chunk) const {
+  std::vector<std::string> fetched;
+  for (const format::StoredPayload& base : chunk.bases) {
+    STEPWELL_ASSIGN_OR_RETURN(fetched.emplace_back(), Fetch(base, chunk.part));
+  }
+  STEPWELL_ASSIGN_OR_RETURN(fetched.emplace_back(), Fetch(chunk, chunk.part));
+  std::vector<ConstBytes> payloads;
+  for (const std::string& payload : fetched) payloads.push_back(AsBytes(payload));
+  std::string logical(chunk.logical_bytes, '\0');
+  STEPWELL_RETURN_IF_ERROR(
+      DecodeChunk(chunk, payloads, {reinterpret_cast<std::byte*>(logical.data()), logical.size()}));
+  return logical;
+}
+
+Status DecodeChunk(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
+                   MutableBytes out) {
+  STEPWELL_DCHECK(payloads.size() == chunk.bases.size() + 1, "a chunk without all its payloads");
+  for (size_t i = 0; i < chunk.bases.size(); ++i) {
+    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.bases[i].codec, payloads[i], out));
+  }
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.codec, payloads.back(), out));
+  // The CRCs say that each payload is the one that was written, and not that they belong together.
+  if (!chunk.bases.empty() && format::HashOf(out) != chunk.hash) {
+    return DataLossError("its difference to an earlier step leads to other bytes than were saved");
+  }
+  return OkStatus();
 }
 
 }  // namespace stepwell::db

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one way to a chunk's payload that can be believed: read from where it may lie, and checked
-// against the CRC of its record. Thread-safe.
+// against the CRC of its record; and from its payloads to the chunk. Thread-safe.
 #pragma once
 
 #include <span>
@@ -16,15 +16,16 @@ namespace stepwell::db {
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
-  // The bytes that should be the payload, unchecked; an error where this source has none.
-  virtual Result<std::string> Read(const format::ChunkRecord& chunk) = 0;
+  // The bytes that should be the payload, in a segment of `part`, unchecked; an error where this
+  // source has none.
+  virtual Result<std::string> Read(const format::StoredPayload& payload, uint32_t part) = 0;
 };
 
 // The segment that the chunk's record names.
 class SegmentSource final : public ChunkSource {
  public:
   explicit SegmentSource(SegmentFiles* files) : files_(files) {}
-  Result<std::string> Read(const format::ChunkRecord& chunk) override;
+  Result<std::string> Read(const format::StoredPayload& payload, uint32_t part) override;
 
  private:
   SegmentFiles* const files_;
@@ -37,13 +38,20 @@ class ChunkSources {
   ChunkSources(const ChunkSources&) = delete;
   ChunkSources& operator=(const ChunkSources&) = delete;
 
-  // The payload from the first source that has it with the CRC of `chunk`. Without one, the error
+  // The bytes of `payload` from the first source that has them with its CRC. Without one, the error
   // of the first source: kDataLoss where its bytes are wrong.
-  Result<std::string> Fetch(const format::ChunkRecord& chunk) const;
+  Result<std::string> Fetch(const format::StoredPayload& payload, uint32_t part) const;
+  // The chunk's decoded bytes.
+  Result<std::string> ReadChunk(const format::ChunkRecord& chunk) const;
 
  private:
   SegmentSource segments_;
   const std::vector<ChunkSource*> chain_;
 };
+
+// Decodes a chunk into exactly `out` from its payloads, which were checked: those of its bases, in
+// their order, and its own. kDataLoss where a difference leads to other bytes than were saved.
+Status DecodeChunk(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
+                   MutableBytes out);
 
 }  // namespace stepwell::db

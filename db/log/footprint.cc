@@ -26,6 +26,19 @@ void AddFrame(const format::FramePlace& place, uint64_t length_bytes, Footprint*
   part.moved_bytes += AlignUp(length_bytes, kGrainBytes);
 }
 
+void AddPayload(const format::StoredPayload& payload, Footprint* footprint) {
+  auto& part = footprint->segments[payload.segment];
+  part.payload_bytes += payload.stored_bytes;
+  part.moved_bytes += AlignUp(payload.stored_bytes, PayloadAlignment(payload.stored_bytes));
+  const ByteRange range = RoundOutward(payload.offset_bytes, payload.stored_bytes);
+  if (!part.ranges.empty() && part.ranges.back().begin <= range.begin &&
+      part.ranges.back().end >= range.begin) {
+    part.ranges.back().end = std::max(part.ranges.back().end, range.end);
+  } else {
+    part.ranges.push_back(range);
+  }
+}
+
 // The live steps' use of one segment.
 struct LiveBytes {
   uint64_t owned_bytes = 0;  // payloads
@@ -125,17 +138,10 @@ Result<Footprint> ReadFootprint(SegmentFiles& files, const format::FramePlace& c
   std::set<std::pair<uint64_t, uint64_t>> seen;  // payloads that two leaves share count once
   for (const format::LeafRecord& leaf : leaves) {
     for (const format::ChunkRecord& chunk : leaf.chunks) {
-      if (!seen.emplace(chunk.segment, chunk.offset_bytes).second) continue;
-      auto& part = footprint.segments[chunk.segment];
-      part.payload_bytes += chunk.stored_bytes;
-      part.moved_bytes += AlignUp(chunk.stored_bytes, PayloadAlignment(chunk.stored_bytes));
-      const ByteRange range = RoundOutward(chunk.offset_bytes, chunk.stored_bytes);
-      if (!part.ranges.empty() && part.ranges.back().begin <= range.begin &&
-          part.ranges.back().end >= range.begin) {
-        part.ranges.back().end = std::max(part.ranges.back().end, range.end);
-      } else {
-        part.ranges.push_back(range);
-      }
+      format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+        const bool is_new = seen.emplace(payload.segment, payload.offset_bytes).second;
+        if (is_new) AddPayload(payload, &footprint);
+      });
     }
   }
   AddFrame(commit_place, commit_place.length_bytes, &footprint);

@@ -39,8 +39,8 @@ struct CatalogNote {
 struct BadChunk {
   const format::LeafRecord* leaf = nullptr;
   uint64_t chunk_index = 0;
-  const format::ChunkRecord* record = nullptr;  // null: the leaf's record itself is damaged
-  Status status;                                // kDataLoss with file and offset
+  const format::StoredPayload* payload = nullptr;  // null: the leaf's record itself is damaged
+  Status status;                                   // kDataLoss with file and offset
 };
 
 // A committed step that is not dead. Recovery gives record and place; the rest is known while the

@@ -191,13 +191,17 @@ class OldPayloads {
     const auto records = ReadStepRecords(files, old->second.place, "");
     if (!records.ok()) return;
     for (const format::LeafRecord& leaf : *records) {
-      for (const auto& chunk : leaf.chunks) places_.emplace(chunk.segment, chunk.offset_bytes);
+      for (const auto& chunk : leaf.chunks) {
+        format::EachPayload(chunk, [this](const format::StoredPayload& payload) {
+          places_.emplace(payload.segment, payload.offset_bytes);
+        });
+      }
     }
   }
   bool Has(const BadChunk& chunk) const {
-    if (chunk.record == nullptr) return false;
-    return sealed_.contains(chunk.record->segment) ||
-           places_.contains({chunk.record->segment, chunk.record->offset_bytes});
+    if (chunk.payload == nullptr) return false;
+    return sealed_.contains(chunk.payload->segment) ||
+           places_.contains({chunk.payload->segment, chunk.payload->offset_bytes});
   }
 
  private:

@@ -67,7 +67,7 @@ uint64_t BytesOf(const LoadRequest& request) {
 Result<LoadPlan::Cost> CostFor(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
   STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(split.requests));
-  LoadPlan::Cost cost{.chunks = plan.chunks.size(),
+  LoadPlan::Cost cost{.chunks = plan.chunks.size() + plan.deltas.size(),
                       .reads = plan.reads.size(),
                       .bytes_read = plan.bytes_read,
                       .bytes_needed = plan.bytes_needed};

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "db/read/delta_read.h"
 #include "db/read/restore_run.h"
 
 namespace stepwell::db {
@@ -12,8 +13,6 @@ namespace {
 
 // Contexts kept for the next call; each may hold tens of megabytes of buffers.
 constexpr size_t kIdleContextsMax = 2;
-// The places that a check remembers: the chunks of some terabytes, in some hundred megabytes.
-constexpr size_t kGoodChunksMax = size_t{4} << 20;
 
 // A request with the layout of its memory.
 struct Destination {
@@ -85,14 +84,10 @@ void CopyOut(const Destination& destination, const PlannedChunk& chunk, ConstByt
                        destination.request->box, view);
 }
 
-Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
-                                   io::AlignedBuffer* scratch) {
-  const uint64_t bytes = chunk.record->logical_bytes;
-  if (scratch->size() < bytes) *scratch = io::AlignedBuffer(bytes);
-  if (scratch->size() < bytes) return ResourceExhaustedError("no memory to decode");
-  const MutableBytes logical = scratch->bytes().first(bytes);
-  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.record->codec, payload, logical));
-  return ConstBytes(logical);
+Status DeliverLogical(std::span<const Destination> destinations, const PlannedChunk& chunk,
+                      ConstBytes logical) {
+  for (const uint32_t i : chunk.requests) CopyOut(destinations[i], chunk, logical);
+  return OkStatus();
 }
 
 // Decodes one chunk into the memory of each request that wants it.
@@ -109,8 +104,7 @@ Status Deliver(std::span<const Destination> destinations, const PlannedChunk& ch
     }
     STEPWELL_ASSIGN_OR_RETURN(logical, DecodeToScratch(chunk, payload, scratch));
   }
-  for (const uint32_t i : chunk.requests) CopyOut(destinations[i], chunk, logical);
-  return OkStatus();
+  return DeliverLogical(destinations, chunk, logical);
 }
 
 // The requests' destinations. Short values, which are in the records, are copied here.
@@ -142,22 +136,17 @@ Result<std::vector<Destination>> MakeDestinations(std::span<const LoadRequest> r
   return destinations;
 }
 
-std::tuple<uint32_t, uint64_t, uint64_t> PlaceOf(const format::ChunkRecord& chunk) {
-  return {chunk.part, chunk.segment, chunk.offset_bytes};
-}
-
-bool IsKnown(const format::ChunkRecord& chunk, const CheckOptions& options) {
-  return chunk.referenced && (options.skip_referenced ||
-                              (options.good != nullptr && options.good->contains(PlaceOf(chunk))));
-}
-
-// Checks one chunk, for Check.
-Status CheckOne(const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-  if (chunk.record->codec == format::CodecId::kRaw) return OkStatus();
-  return DecodeToScratch(chunk, payload, scratch).status();
-}
-
 }  // namespace
+
+Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
+                                   io::AlignedBuffer* scratch) {
+  const uint64_t bytes = chunk.record->logical_bytes;
+  if (scratch->size() < bytes) *scratch = io::AlignedBuffer(bytes);
+  if (scratch->size() < bytes) return ResourceExhaustedError("no memory to decode");
+  const MutableBytes logical = scratch->bytes().first(bytes);
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.record->codec, payload, logical));
+  return ConstBytes(logical);
+}
 
 Restorer::Restorer(SegmentFiles* files, io::Executor* executor, DiskFactory make_disk)
     : files_(files), sources_(files), executor_(executor), make_disk_(std::move(make_disk)) {}
@@ -199,6 +188,14 @@ void Restorer::Return(std::unique_ptr<ReadContext> context) {
   idle_.erase(idle_.begin());
 }
 
+Status Restorer::WithContext(const RestorePlan& plan,
+                             const std::function<Status(ReadContext*)>& run) {
+  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
+  Status status = run(context.get());
+  Return(std::move(context));
+  return status;
+}
+
 Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
   if (std::none_of(requests.begin(), requests.end(), HasPieces)) return LoadWhole(requests);
   STEPWELL_ASSIGN_OR_RETURN(const PieceRequests split, SplitByPieces(requests));
@@ -212,83 +209,43 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const std::vector<Destination> destinations,
                             MakeDestinations(requests, &stats));
   stats.bytes_needed = plan.bytes_needed;
-  stats.chunks = plan.chunks.size();
-  if (plan.reads.empty()) return stats;
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
-  ReadRun run(
-      files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/true,
-      [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-        return Deliver(destinations, chunk, payload, scratch);
-      });
+  stats.chunks = plan.chunks.size() + plan.deltas.size();
   ChunkError first;
-  const Status status = run.Run([&first](const PlannedRead&, std::span<const ChunkError> errors) {
+  const auto take_first = [&first](std::span<const ChunkError> errors) {
     for (const ChunkError& error : errors) {
       if (first.status.ok() || error.chunk < first.chunk) first = error;
     }
     return errors.empty();
-  });
-  stats.bytes_read = run.bytes_read();
-  stats.reads = run.reads();
-  Return(std::move(context));
+  };
+  const auto read_plain = [&](ReadContext* context) {
+    ReadRun run(
+        files_, &sources_, executor_, context, &plan, /*stop_at_error=*/true,
+        [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
+          return Deliver(destinations, chunk, payload, scratch);
+        });
+    const Status status = run.Run(
+        [&](const PlannedRead&, std::span<const ChunkError> errors) { return take_first(errors); });
+    stats.bytes_read = run.bytes_read();
+    stats.reads = run.reads();
+    return status;
+  };
+  Status status = plan.reads.empty() ? OkStatus() : WithContext(plan, read_plain);
+  STEPWELL_RETURN_IF_ERROR(first.status);
+  STEPWELL_RETURN_IF_ERROR(status);
+  if (plan.deltas.empty()) return stats;
+  DeltaRead deltas(files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
+                   [&destinations](const PlannedChunk& chunk, ConstBytes logical) {
+                     return DeliverLogical(destinations, chunk, logical);
+                   });
+  status = deltas.Run(plan.deltas,
+                      [&](std::span<const PlannedChunk>, std::span<const ChunkError> errors) {
+                        return take_first(errors);
+                      });
+  stats.bytes_read += deltas.bytes_read();
+  stats.reads += deltas.reads();
   STEPWELL_RETURN_IF_ERROR(first.status);
   STEPWELL_RETURN_IF_ERROR(status);
   return stats;
-}
-
-Status Restorer::Check(std::span<const format::LeafRecord> leaves,
-                       const std::function<void(const BadChunk&)>& bad,
-                       const std::function<bool(uint64_t)>& progress, const CheckOptions& options) {
-  std::vector<PlannedChunk> chunks;
-  uint64_t bytes_done = 0;
-  for (const format::LeafRecord& leaf : leaves) {
-    Status status = CheckLeaf(leaf);
-    if (!status.ok()) {
-      bad({&leaf, 0, nullptr, std::move(status)});
-      continue;
-    }
-    for (uint64_t i = 0; i < leaf.chunks.size(); ++i) {
-      if (IsKnown(leaf.chunks[i], options)) {
-        bytes_done += leaf.chunks[i].stored_bytes;
-        continue;
-      }
-      status = CheckChunk(leaf, i);
-      if (status.ok()) {
-        PlannedChunk& chunk = chunks.emplace_back();
-        chunk.leaf = &leaf;
-        chunk.chunk_index = i;
-        chunk.record = &leaf.chunks[i];
-      } else {
-        bad({&leaf, i, &leaf.chunks[i], std::move(status)});
-      }
-    }
-  }
-  if (chunks.size() >= UINT32_MAX) return InvalidArgumentError("too many chunks in one check");
-  const RestorePlan plan = PlanReads(std::move(chunks));
-  if (plan.reads.empty()) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(std::unique_ptr<ReadContext> context, Borrow(plan));
-  ReadRun run(files_, &sources_, executor_, context.get(), &plan, /*stop_at_error=*/false,
-              CheckOne);
-  bool cancelled = false;
-  Status status = run.Run([&](const PlannedRead& read, std::span<const ChunkError> errors) {
-    for (const ChunkError& error : errors) {
-      const PlannedChunk& chunk = plan.chunks[error.chunk];
-      bad({chunk.leaf, chunk.chunk_index, chunk.record, error.status});
-    }
-    for (uint32_t i = read.chunk_begin; i < read.chunk_end; ++i) {
-      bytes_done += plan.chunks[i].record->stored_bytes;
-      if (options.good != nullptr && options.good->size() < kGoodChunksMax) {
-        options.good->insert(PlaceOf(*plan.chunks[i].record));
-      }
-    }
-    for (const ChunkError& error : errors) {
-      if (options.good != nullptr) options.good->erase(PlaceOf(*plan.chunks[error.chunk].record));
-    }
-    if (!cancelled && progress && !progress(bytes_done)) cancelled = true;
-    return !cancelled;
-  });
-  Return(std::move(context));
-  if (cancelled) return CancelledError("the check was cancelled");
-  return status;
 }
 
 }  // namespace stepwell::db

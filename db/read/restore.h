@@ -26,6 +26,10 @@ namespace stepwell::db {
 
 class ReadContext;
 
+// Private to the executor: decodes a chunk without bases into `scratch`, which grows.
+Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
+                                   io::AlignedBuffer* scratch);
+
 // Chunks that were found good, so that what many steps refer to is read once: part, segment,
 // offset.
 using GoodChunks = std::set<std::tuple<uint32_t, uint64_t, uint64_t>>;
@@ -55,6 +59,7 @@ class Restorer {
 
  private:
   Result<LoadStats> LoadWhole(std::span<const LoadRequest> requests);
+  Status WithContext(const RestorePlan& plan, const std::function<Status(ReadContext*)>& run);
   Result<std::unique_ptr<ReadContext>> Borrow(const RestorePlan& plan);
   void Return(std::unique_ptr<ReadContext> context);
 

@@ -2,6 +2,8 @@
 #include "db/read/restore_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -19,8 +21,8 @@ constexpr uint64_t kOffsetMax = uint64_t{1} << 62;  // no file is longer
 auto Identity(const PlannedChunk& chunk) {
   const format::ChunkRecord& record = *chunk.record;
   return std::make_tuple(record.part, record.segment, record.offset_bytes, record.stored_bytes,
-                         record.crc, record.logical_bytes, record.codec, chunk.chunk_index,
-                         chunk.value_offset_bytes);
+                         record.crc, record.logical_bytes, record.codec, record.hash,
+                         chunk.chunk_index, chunk.value_offset_bytes);
 }
 
 bool ByPlace(const PlannedChunk& a, const PlannedChunk& b) {
@@ -243,10 +245,6 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), " chunk ", chunk_index,
                                 ": its record is damaged: ", what...));
   };
-  if (format::FindCodec(chunk.codec) == nullptr) {
-    return bad("unknown codec ", static_cast<int>(chunk.codec),
-               ", unless a newer version wrote it");
-  }
   uint64_t logical_max = format::kPayloadLogicalMax;
   if (leaf.kind == format::LeafKind::kArray) {
     const uint64_t item_bytes = format::FindDType(leaf.dtype)->item_bytes;
@@ -259,14 +257,26 @@ Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index) {
     }
   }
   if (chunk.logical_bytes > logical_max) return bad(chunk.logical_bytes, " bytes");
-  const size_t stored_max = format::PayloadBytesMax(chunk.codec, chunk.logical_bytes);
-  const bool exact = chunk.codec == format::CodecId::kRaw;
-  if (chunk.stored_bytes < format::kCrcBytes || chunk.stored_bytes > stored_max ||
-      (exact && chunk.stored_bytes != chunk.logical_bytes + format::kCrcBytes)) {
-    return bad(chunk.stored_bytes, " stored bytes for ", chunk.logical_bytes);
-  }
-  if (chunk.offset_bytes > kOffsetMax) return bad("offset ", chunk.offset_bytes);
-  return OkStatus();
+  bool has_base = false;
+  const auto check = [&](const format::StoredPayload& payload) {
+    const format::CodecInfo* const codec = format::FindCodec(payload.codec);
+    if (codec == nullptr) {
+      return bad("unknown codec ", static_cast<int>(payload.codec),
+                 ", unless a newer version wrote it");
+    }
+    const size_t stored_max = format::PayloadBytesMax(payload.codec, chunk.logical_bytes);
+    const bool exact = payload.codec == format::CodecId::kRaw;
+    if (payload.stored_bytes < format::kCrcBytes || payload.stored_bytes > stored_max ||
+        (exact && payload.stored_bytes != chunk.logical_bytes + format::kCrcBytes)) {
+      return bad(payload.stored_bytes, " stored bytes for ", chunk.logical_bytes);
+    }
+    if (payload.offset_bytes > kOffsetMax) return bad("offset ", payload.offset_bytes);
+    if (codec->needs_base != has_base) return bad("a difference without its base");
+    has_base = true;
+    return OkStatus();
+  };
+  for (const format::StoredPayload& base : chunk.bases) STEPWELL_RETURN_IF_ERROR(check(base));
+  return check(chunk);
 }
 
 bool HasPieces(const LoadRequest& request) {
@@ -347,7 +357,16 @@ Result<RestorePlan> PlanRestore(std::span<const LoadRequest> requests) {
     std::stable_sort(chunks.begin(), chunks.end(), ByPlace);
   }
   MergeEqual(&chunks);
-  return PlanReads(std::move(chunks));
+  const auto has_bases = [](const PlannedChunk& chunk) { return !chunk.record->bases.empty(); };
+  const auto delta = std::stable_partition(chunks.begin(), chunks.end(), std::not_fn(has_bases));
+  std::vector<PlannedChunk> deltas(std::make_move_iterator(delta),
+                                   std::make_move_iterator(chunks.end()));
+  chunks.erase(delta, chunks.end());
+  RestorePlan plan = PlanReads(std::move(chunks));
+  for (const PlannedChunk& chunk : deltas) plan.bytes_needed += chunk.record->all_stored_bytes();
+  for (const PlannedChunk& chunk : deltas) plan.bytes_read += chunk.record->all_stored_bytes();
+  plan.deltas = std::move(deltas);
+  return plan;
 }
 
 }  // namespace stepwell::db

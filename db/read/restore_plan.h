@@ -38,9 +38,10 @@ struct PlannedRead {
 };
 struct RestorePlan {
   std::vector<PlannedChunk> chunks;  // by (part, segment, offset)
+  std::vector<PlannedChunk> deltas;  // chunks with bases, in the same order; no read has them
   std::vector<PlannedRead> reads;
-  uint64_t bytes_needed = 0;  // stored bytes of the chunks, each once
-  uint64_t bytes_read = 0;    // sum of the reads' lengths
+  uint64_t bytes_needed = 0;  // stored bytes of all chunks, each once
+  uint64_t bytes_read = 0;    // sum of the reads' lengths, and of what `deltas` need
 };
 
 // kInvalidArgument: a box outside its array; kDataLoss: a record that contradicts itself (chunk
@@ -59,8 +60,8 @@ bool HasPieces(const LoadRequest& request);
 // box: this is a part of a store of several processes, opened by itself.
 Result<PieceRequests> SplitByPieces(std::span<const LoadRequest> requests);
 
-// Cuts `chunks` (any order; their records checked with CheckChunk) into reads. Equal chunks stay
-// apart.
+// Cuts `chunks` (any order; their records checked with CheckChunk) into reads, each of a chunk's
+// own payload. Equal chunks stay apart.
 RestorePlan PlanReads(std::vector<PlannedChunk> chunks);
 
 // Records come from disk and are never trusted. kDataLoss naming the leaf when they contradict

@@ -270,7 +270,7 @@ Status ReadRun::TakeOne(ReadOp* op, const PlannedChunk& chunk) {
   }
   // The read failed, met the end of the file or gave other bytes. What lies beside the chunk may be
   // the reason, and another source may have it.
-  STEPWELL_ASSIGN_OR_RETURN(const std::string payload, sources_->Fetch(record));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string payload, sources_->Fetch(record, record.part));
   return take_(chunk, AsBytes(payload), &op->buffer->scratch);
 }
 

@@ -126,13 +126,13 @@ Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFile
     for (const auto& leaf : *leaves) {
       if (leaf.kind != format::LeafKind::kNode) ++report.leaves;
       report.chunks += leaf.chunks.size();
-      for (const auto& chunk : leaf.chunks) report.bytes += chunk.stored_bytes;
+      for (const auto& chunk : leaf.chunks) report.bytes += chunk.all_stored_bytes();
     }
     const auto bad = [&](const BadChunk& chunk) {
       // Without a record the leaf's own is damaged, or newer than this program.
-      const bool in_chunk = chunk.record != nullptr;
-      const uint64_t segment = in_chunk ? chunk.record->segment : step.place.segment;
-      const uint64_t offset = in_chunk ? chunk.record->offset_bytes : step.place.offset_bytes;
+      const bool in_chunk = chunk.payload != nullptr;
+      const uint64_t segment = in_chunk ? chunk.payload->segment : step.place.segment;
+      const uint64_t offset = in_chunk ? chunk.payload->offset_bytes : step.place.offset_bytes;
       report.problems.push_back(
           ProblemAt(number, chunk.leaf, files.PathOf(segment), offset, chunk.status));
     };

@@ -17,9 +17,19 @@ constexpr size_t kNewestMax = 2;
 }  // namespace
 
 bool SaveBase::Holds(const format::ChunkRecord& chunk, ConstBytes payload) const {
-  if (sources_ == nullptr) return true;
-  const Result<std::string> there = sources_->Fetch(chunk);
+  if (records_->of_session) return true;
+  const Result<std::string> there = sources_->Fetch(chunk, chunk.part);
   return there.ok() && std::ranges::equal(AsBytes(*there), payload);
+}
+
+Result<ConstBytes> SaveBase::BytesOf(const format::ChunkRecord& chunk, const RecentChunks& recent,
+                                     RecentChunks::Held* held, std::string* read) const {
+  if (records_->of_session) {
+    *held = recent.Find(chunk.hash, chunk.logical_bytes);
+    if (!held->bytes.empty()) return held->bytes;
+  }
+  STEPWELL_ASSIGN_OR_RETURN(*read, sources_->ReadChunk(chunk));
+  return AsBytes(*read);
 }
 
 bool SaveBase::Refer() {
@@ -46,8 +56,7 @@ void NewestBases::Add(std::shared_ptr<const BaseRecords> records) {
 std::shared_ptr<SaveBase> NewestBases::Hold(const std::shared_ptr<const BaseRecords>& records) {
   LiveSteps::Pinned pinned = live_->FindAndPin(records->step);
   if (pinned.step == nullptr || pinned.step->record.commit != records->commit) return nullptr;
-  return std::make_shared<SaveBase>(records, std::move(pinned.pin),
-                                    records->of_session ? nullptr : &sources_);
+  return std::make_shared<SaveBase>(records, std::move(pinned.pin), &sources_);
 }
 
 std::shared_ptr<SaveBase> NewestBases::Take() {
@@ -70,7 +79,7 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
   for (format::LeafRecord& leaf : *leaves) {
     if (leaf.chunks.empty()) continue;
     const format::Hash128 grid = GridHash(leaf);
-    records->leaves.push_back({std::move(leaf.key), grid, std::move(leaf.chunks)});
+    records->leaves.push_back({std::move(leaf.key), grid, 0, std::move(leaf.chunks)});
   }
   Add(records);
   return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin), &sources_);

@@ -13,6 +13,7 @@
 #include "db/log/chunk_source.h"
 #include "db/log/live_steps.h"
 #include "db/log/segment_files.h"
+#include "db/save/recent.h"
 #include "format/records.h"
 #include "io/mutex.h"
 
@@ -23,6 +24,8 @@ namespace stepwell::db {
 struct BaseLeaf {
   std::string key;
   format::Hash128 grid;  // GridHash
+  // Saves in a row in which no chunk was stored as a difference, although deltas are on.
+  uint8_t dense_saves = 0;
   std::vector<format::ChunkRecord> chunks;
 };
 
@@ -38,7 +41,7 @@ struct BaseRecords {
 // Holds the base of one save. Thread-safe.
 class SaveBase {
  public:
-  // `sources`: of payloads that this session has not written or compared yet; null: none.
+  // `sources` outlive this.
   SaveBase(std::shared_ptr<const BaseRecords> records, std::shared_ptr<LiveSteps::Pin> pin,
            const ChunkSources* sources)
       : records_(std::move(records)), pin_(std::move(pin)), sources_(sources) {}
@@ -49,6 +52,10 @@ class SaveBase {
   // Returns true if `payload` lies at the chunk's place, byte for byte. Reads only payloads that
   // this session has neither written nor compared: they may have rotted since.
   bool Holds(const format::ChunkRecord& chunk, ConstBytes payload) const;
+  // The bytes of a chunk of the base: those in `recent` if this session has written them, else read
+  // from the disk, into `read`.
+  Result<ConstBytes> BytesOf(const format::ChunkRecord& chunk, const RecentChunks& recent,
+                             RecentChunks::Held* held, std::string* read) const;
   // Asked before a chunk is taken from the base: false once it was dropped.
   bool Refer();
   // Lets go of the base, for space that only it keeps; false: something of it is taken already, or

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/save/encode.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "format/endian.h"
 #include "format/hash.h"
@@ -12,12 +14,16 @@ using format::CodecId;
 
 namespace {
 
+// A restore reads at most one and a half times as much as without differences.
+constexpr uint32_t kKeyframePerDeltas = 2;
+constexpr uint64_t kBaseRecordBytes = 32;  // of StoredPayload in a leaf's record
+
 // The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
 // stored raw).
 ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
                         std::vector<std::byte>* scratch, MutableBytes out) {
   if (!staged.empty()) return staged;
-  if (leaf.codec == CodecId::kRaw) {
+  if (leaf.codec == CodecId::kRaw && !leaf.as_delta) {
     GatherTo(leaf, chunk, out.data());
     return out.first(chunk.logical_bytes);
   }
@@ -57,6 +63,58 @@ bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChun
          leaf.base_step->Refer();
 }
 
+// Returns the most bytes that a difference to `there` may take; 0: a keyframe is due. Each step
+// names all bases of a chunk again, so that chains of n differences cost n * n names: a keyframe
+// comes before these take more than it.
+size_t DeltaBytesMax(const format::ChunkRecord& there) {
+  const size_t bases = there.bases.size() + 1;
+  const format::StoredPayload& keyframe = there.bases.empty() ? there : there.bases.front();
+  if (bases > format::kBasesMax || bases * bases * kBaseRecordBytes > keyframe.stored_bytes) {
+    return 0;
+  }
+  const uint64_t used = there.all_stored_bytes() - keyframe.stored_bytes;
+  const uint64_t all = keyframe.stored_bytes / kKeyframePerDeltas;
+  return used < all ? all - used : 0;
+}
+
+// Encodes the chunk as the base's, or as a difference to it. `encoded` stays as it is where neither
+// pays, and where the base cannot be read: the chunk is then stored whole.
+Status EncodeAgainstBase(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes logical,
+                         MutableBytes out, EncodedChunk* encoded) {
+  const format::ChunkRecord& there = leaf.base->chunks[chunk.chunk_index];
+  if (!there.hash.known() || there.logical_bytes != logical.size()) return OkStatus();
+  const bool is_same = there.hash == encoded->hash;
+  // A chunk that is stored whole is compared as it is stored (IsInBase).
+  if (is_same && there.bases.empty()) return OkStatus();
+  const size_t delta_max = std::min(DeltaBytesMax(there), out.size());
+  if (!is_same && delta_max == 0) return OkStatus();
+  RecentChunks::Held held;
+  std::string read;
+  const auto base = leaf.base_step->BytesOf(there, *leaf.recent, &held, &read);
+  if (!base.ok()) return OkStatus();
+  if (is_same) {
+    encoded->same = std::ranges::equal(*base, logical) && leaf.base_step->Refer();
+    return OkStatus();
+  }
+  STEPWELL_ASSIGN_OR_RETURN(
+      const format::Payload payload,
+      format::EncodeDelta(format::DeltaTypeOf(*leaf.dtype), *base, logical, out.first(delta_max)));
+  if (payload.size_bytes == 0 || !leaf.base_step->Refer()) return OkStatus();
+  encoded->delta = true;
+  encoded->stored_bytes = static_cast<uint32_t>(payload.size_bytes);
+  encoded->crc = payload.crc;
+  return OkStatus();
+}
+
+// Keeps the chunk's bytes where the next save may want to store a difference to them.
+void KeepForNext(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes logical,
+                 const format::Hash128& hash) {
+  if (leaf.recent == nullptr) return;
+  if (leaf.base == nullptr) return leaf.recent->Keep(hash, logical, {});
+  if (!leaf.as_delta && !TriesDelta(leaf.base->dense_saves + 1)) return;
+  leaf.recent->Keep(hash, logical, leaf.base->chunks[chunk.chunk_index].hash);
+}
+
 }  // namespace
 
 Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
@@ -67,6 +125,11 @@ Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk
   } else {
     const ConstBytes logical = LogicalBytes(leaf, chunk, staged, scratch, out);
     encoded.hash = format::HashOf(logical);
+    if (leaf.as_delta) {
+      STEPWELL_RETURN_IF_ERROR(EncodeAgainstBase(leaf, chunk, logical, out, &encoded));
+    }
+    KeepForNext(leaf, chunk, logical, encoded.hash);
+    if (encoded.same || encoded.delta) return encoded;
     const size_t item = leaf.dtype != nullptr ? leaf.dtype->item_bytes : 1;
     STEPWELL_ASSIGN_OR_RETURN(const format::Payload payload,
                               format::EncodePayload(leaf.codec, item, logical, out));
@@ -88,7 +151,7 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
   for (const ChunkTask& chunk : task.chunks) {
     const PlannedLeaf& leaf = leaves[chunk.leaf];
     const size_t payload_max = PayloadBytesMax(leaf, chunk.chunk_index, chunk.logical_bytes);
-    const size_t offset = AlignUp(used, PayloadAlignment(payload_max));
+    size_t offset = AlignUp(used, PayloadAlignment(payload_max));
     const size_t encoded_at = task.in_place ? chunk.offset_bytes : offset;
     ConstBytes bytes;
     if (staged != nullptr) bytes = {staged + chunk.offset_bytes, chunk.logical_bytes};
@@ -99,6 +162,7 @@ EncodedBlock EncodeBlock(std::span<const PlannedLeaf> leaves, const BlockTask& t
       return result;
     }
     if (!encoded->same) {
+      if (encoded->delta) offset = AlignUp(used, PayloadAlignment(encoded->stored_bytes));
       if (encoded_at != offset) {
         std::memmove(out.data() + offset, out.data() + encoded_at, encoded->stored_bytes);
       }

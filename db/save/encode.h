@@ -17,6 +17,7 @@ struct EncodedChunk {
   uint32_t crc = 0;
   format::Hash128 hash;  // of the chunk's bytes
   bool same = false;     // as in the base: nothing is stored
+  bool delta = false;    // a difference to the base's chunk is stored
 };
 // Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
 // chunk's bytes are `staged`, or where that is empty the leaf's own memory. What is stored of a

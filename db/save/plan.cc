@@ -146,7 +146,9 @@ bool TakeUnchanged(PlannedLeaf* leaf) {
   if (!all_known || !leaf->base_step->Refer()) return false;
   auto& record = leaf->input.record;
   record.chunks = chunks;
-  for (format::ChunkRecord& chunk : record.chunks) chunk.referenced = true;
+  for (format::ChunkRecord& chunk : record.chunks) {
+    format::EachPayload(chunk, [](format::StoredPayload& payload) { payload.referenced = true; });
+  }
   leaf->unchanged = true;
   return true;
 }
@@ -281,6 +283,9 @@ Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   STEPWELL_RETURN_IF_ERROR(PlanWithoutBase(policy, leaf));
   if (leaf->input.record.chunk_count > 0) leaf->grid = GridHash(leaf->input.record);
   if (leaf->base != nullptr && leaf->grid != leaf->base->grid) leaf->base = nullptr;
+  if (leaf->dtype == nullptr || !leaf->input.payloads.empty()) leaf->recent = nullptr;
+  leaf->as_delta = leaf->recent != nullptr && leaf->base != nullptr && !leaf->unchanged &&
+                   TriesDelta(leaf->base->dense_saves);
   return OkStatus();
 }
 
@@ -298,7 +303,7 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
     const PlannedLeaf& leaf = leaves[i];
     if (leaf.unchanged) continue;
     const auto& record = leaf.input.record;
-    BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw ? raw : coded;
+    BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw && !leaf.as_delta ? raw : coded;
     for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
       const uint32_t logical = LogicalChunkBytes(leaf, chunk);
       builder.Add(i, chunk, logical, PayloadBytesMax(leaf, chunk, logical));

@@ -55,6 +55,11 @@ struct PlannedLeaf {
   format::Hash128 grid;         // GridHash, once the grid is decided
   bool said_unchanged = false;  // since the base, as the caller knows
   bool unchanged = false;       // every chunk is the base's; none is read
+  // Where contents are kept for later differences; null: no differences are made.
+  RecentChunks* recent = nullptr;
+  // Changed chunks are stored as differences to the base's, where that pays.
+  bool as_delta = false;
+  bool near_base = false;  // of a chunk at least; engine thread
   format::CodecId codec = format::CodecId::kRaw;
 };
 
@@ -66,6 +71,10 @@ Result<format::Shape> WantedChunkShape(const LeafInput& input, std::span<const u
 // Lets the leaves of a save, ascending by key, refer to those of the same key in `base`, which
 // outlives the job. `ticket` is the save's. Call before PlanLeaf.
 void ReferTo(SaveBase* base, uint64_t ticket, std::span<PlannedLeaf> leaves);
+
+// Returns true if differences are tried after so many saves in a row without one: less and less
+// often, since the base has to be read for it.
+constexpr bool TriesDelta(uint8_t dense_saves) { return (dense_saves & (dense_saves - 1)) == 0; }
 
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
 // codec, or moves a short value inline. `policy` kAuto samples the data.

@@ -269,7 +269,8 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   auto held = std::make_shared<std::vector<uint32_t>>();
   uint64_t staged_bytes = 0;
   for (uint32_t i = 0; i < job->leaves.size(); ++i) {
-    const PlannedLeaf& leaf = job->leaves[i];
+    PlannedLeaf& leaf = job->leaves[i];
+    leaf.recent = recent_.get();
     const uint64_t bytes = BytesOf(leaf);
     job->estimated_bytes += bytes;
     // Values own their bytes, so only arrays without a hold are copied.

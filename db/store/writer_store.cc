@@ -108,6 +108,7 @@ void WriterStore::LeakAfterFork() {
   (void)lock_file_.release();
   (void)slot_file_.release();
   (void)new std::shared_ptr<Instruments>(std::move(instruments_));
+  (void)recent_.release();
   (void)new std::shared_ptr<io::BufferPool>(std::move(pool_));
   (void)disk_.release();
   (void)engine_.release();
@@ -125,6 +126,7 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
   CloseInForkedChild(store.get(), store->lock_file_->descriptor());
   // A few blocks stay for encoders of held arrays and for transcoding.
   store->pool_ = std::make_shared<io::BufferPool>(kBlockBytes, blocks, 2);
+  if (options.delta) store->recent_ = std::make_unique<RecentChunks>(store->pool_.get());
   STEPWELL_ASSIGN_OR_RETURN(store->instruments_->trace,
                             OpenTrace(path, options.trace_path, store->environment_.file_system,
                                       store->environment_.clock));

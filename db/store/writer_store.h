@@ -132,6 +132,7 @@ class WriterStore final : public Store {
   ChangesInFlight changes_;
   std::unique_ptr<RetentionNotices> notices_;
   std::shared_ptr<io::BufferPool> pool_;
+  std::unique_ptr<RecentChunks> recent_;  // null: no differences are stored
   std::unique_ptr<io::Disk> disk_;
   std::unique_ptr<NewestBases> bases_;
   std::unique_ptr<Engine> engine_;

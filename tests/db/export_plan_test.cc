@@ -334,8 +334,8 @@ TEST(ExportBytesTest, RunsAreMergedAndPacked) {
                                 ByteRun{2, 40960, 4096, 16384}));
   EXPECT_EQ(RunsEnd(runs), 20480U);
   const ChunkPlaces places = ChunkPlaces::Packed("d/chunks", runs);
-  EXPECT_EQ(places.Find(leaves[1].chunks[2])->offset_bytes, 64U);
-  EXPECT_EQ(places.Find(leaves[1].chunks[0])->offset_bytes, 4096U + 8192U);
+  EXPECT_EQ(places.Find(0, leaves[1].chunks[2])->offset_bytes, 64U);
+  EXPECT_EQ(places.Find(0, leaves[1].chunks[0])->offset_bytes, 4096U + 8192U);
   EXPECT_EQ(RunsEnd(PlanRuns(arrays, 1)), 5220U);  // not a byte of the neighbours
 }
 
@@ -353,7 +353,7 @@ TEST(ExportBytesTest, DataFilesEndBetweenChunks) {
   EXPECT_THAT(places.files(), ElementsAre("d/chunks-000000", "d/chunks-000001", "d/chunks-000002",
                                           "d/chunks-000003"));
   for (const format::ChunkRecord& chunk : leaves[0].chunks) {
-    const auto found = places.Find(chunk);
+    const auto found = places.Find(chunk.part, chunk);
     ASSERT_OK(found.status());
     const auto place = *found;
     const ByteRun& run = runs[place.file];

@@ -254,6 +254,7 @@ TEST_F(ReferenceTest, ACollisionOfHashesIsNotTakenForEqualContent) {
   chunk.stored_bytes = 4004;
   chunk.hash = format::HashOf(bytes);
   chunk.crc = 12345;
+  records->of_session = true;
   SaveBase base(records, nullptr, nullptr);
   PlannedLeaf leaf;
   leaf.input.record.key = there.key;

@@ -86,7 +86,7 @@ TEST_P(RestoreDamageTest, AFlippedBitIsNamedAndNothingElseFails) {
     ASSERT_EQ(bad.size(), 1U);
     EXPECT_EQ(bad[0].leaf, &leaves_[leaf]);
     EXPECT_EQ(bad[0].chunk_index, chunk);
-    EXPECT_EQ(bad[0].record, &record);
+    EXPECT_EQ(bad[0].payload, &record);
     EXPECT_EQ(bad[0].status.code(), StatusCode::kDataLoss);
     EXPECT_THAT(bad[0].status.message(), HasSubstr(MessageOf(leaf, chunk)));
     for (int bit = 0; bit < 8; ++bit) {  // back again
@@ -215,7 +215,7 @@ TEST_P(RestoreDamageTest, CheckGoesOnPastDamagedRecordsAndStopsWhenAsked) {
   EXPECT_EQ(bad[0].leaf, &leaves_[0]);
   EXPECT_EQ(bad[0].chunk_index, 2U);
   EXPECT_EQ(bad[1].leaf, &leaves_[2]);
-  EXPECT_EQ(bad[1].record, nullptr);
+  EXPECT_EQ(bad[1].payload, nullptr);
   const Status status = MakeRestorer().Check(
       leaves_, [](const BadChunk&) {}, [](uint64_t) { return false; });
   EXPECT_EQ(status.code(), StatusCode::kCancelled);

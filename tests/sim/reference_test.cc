@@ -24,15 +24,17 @@ constexpr uint64_t kReferenceBlock = 4096;
 // One chunk a leaf, large enough for blocks of its own.
 constexpr uint64_t kElements = 16 * kReferenceBlock / sizeof(float);
 
-// Leaf "w" of version v, beside a leaf that always changes.
-std::vector<db::LeafSpec> Specs() {
-  return {{"w", {kElements}, true, false}, {"step", {3}, false, false}};
+// Leaf "w" of version v, beside a leaf that always changes. With deltas, versions are alike.
+std::vector<db::LeafSpec> Specs(bool delta) {
+  return {{"w", {kElements}, true, false, 1, 0, 0, delta ? uint64_t{50} : 0},
+          {"step", {3}, false, false}};
 }
 
-Result<db::SaveHandle> SaveVersion(db::Store* store, uint64_t step, uint64_t version) {
+Result<db::SaveHandle> SaveVersion(db::Store* store, uint64_t step, uint64_t version,
+                                   bool delta = false) {
   std::vector<std::vector<float>> scratch;
   scratch.reserve(4);
-  const auto specs = Specs();
+  const auto specs = Specs(delta);
   db::SaveRequest request = db::MakeRequest(step, step, {specs[1]}, &scratch);
   db::SaveRequest steady = db::MakeRequest(step, version, {specs[0]}, &scratch);
   request.items[0].leaves.push_back(std::move(steady.items[0].leaves[0]));
@@ -50,18 +52,20 @@ Result<Places> Mark(db::Store* store) {
     STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(""));
     for (const auto& leaf : leaves) {
       for (const auto& chunk : leaf.chunks) {
-        auto& [bytes, count] = places[{chunk.segment, chunk.offset_bytes}];
-        bytes = chunk.stored_bytes;
-        ++count;
+        format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+          auto& [bytes, count] = places[{payload.segment, payload.offset_bytes}];
+          bytes = payload.stored_bytes;
+          ++count;
+        });
       }
     }
   }
   return places;
 }
 
-Status CheckVersion(db::Store* store, uint64_t step, uint64_t version) {
+Status CheckVersion(db::Store* store, uint64_t step, uint64_t version, bool delta = false) {
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
-  const db::LeafSpec spec = Specs()[0];
+  const db::LeafSpec spec = Specs(delta)[0];
   STEPWELL_ASSIGN_OR_RETURN(const auto leaf, reader->Find(db::KeyOf("state", spec.name)));
   if (!leaf) return InternalError(StrCat("step ", step, " lost its leaf"));
   std::vector<float> out(kElements);
@@ -77,14 +81,14 @@ Status CheckVersion(db::Store* store, uint64_t step, uint64_t version) {
 // Steps 1 to 5 with versions of a chunk, deleted in some order: after each delete every step that
 // is left is whole, and after a reclaim the store has no more than they need.
 std::string DeleteInOrder(const std::array<uint64_t, kSteps>& versions,
-                          const std::array<size_t, kSteps>& order, bool reopen) {
+                          const std::array<size_t, kSteps>& order, bool reopen, bool delta) {
   const auto world = SimWorld::Make({7, kUnlimitedBytes});
   StoreMachine machine(world, 7);
-  const OpenSpec spec = {.segment_bytes = 256 << 10};
+  const OpenSpec spec = {.segment_bytes = 256 << 10, .delta = delta};
   auto store = machine.Open(spec);
   if (!store.ok()) return store.status().ToString();
   for (size_t i = 0; i < kSteps; ++i) {
-    auto handle = SaveVersion(store->get(), i + 1, versions[i]);
+    auto handle = SaveVersion(store->get(), i + 1, versions[i], delta);
     if (!handle.ok()) return handle.status().ToString();
     if (Status status = handle->Wait(); !status.ok()) return status.ToString();
   }
@@ -97,7 +101,9 @@ std::string DeleteInOrder(const std::array<uint64_t, kSteps>& versions,
       static_cast<size_t>(std::count_if(saved->begin(), saved->end(), [](const auto& place) {
         return place.second.first > kElements;
       }));
-  if (large != runs) return StrCat(large, " payloads for ", runs, " runs of a version");
+  // With deltas all but the first are small.
+  if (large != (delta ? 1 : runs))
+    return StrCat(large, " payloads for ", runs, " runs of a version");
 
   std::set<size_t> left;
   for (size_t i = 0; i < kSteps; ++i) left.insert(i);
@@ -112,7 +118,7 @@ std::string DeleteInOrder(const std::array<uint64_t, kSteps>& versions,
     }
     if (Status status = (*store)->Reclaim().status(); !status.ok()) return status.ToString();
     for (const size_t i : left) {
-      const Status status = CheckVersion(store->get(), i + 1, versions[i]);
+      const Status status = CheckVersion(store->get(), i + 1, versions[i], delta);
       if (!status.ok()) return StrCat("after ", gone + 1, " went: ", status.ToString());
     }
     const auto marked = Mark(store->get());
@@ -161,7 +167,7 @@ std::string TextOf(const std::array<uint64_t, kSteps>& versions,
 }
 
 // Every pattern, in every `stride`-th order of all.
-void DeleteInOrders(size_t stride, bool reopen) {
+void DeleteInOrders(size_t stride, bool reopen, bool delta) {
   size_t runs = 0;
   size_t number = 0;
   for (const auto& versions : Patterns()) {
@@ -170,7 +176,7 @@ void DeleteInOrders(size_t stride, bool reopen) {
     do {
       if (number++ % stride != 0) continue;
       ++runs;
-      const std::string problem = DeleteInOrder(versions, order, reopen);
+      const std::string problem = DeleteInOrder(versions, order, reopen, delta);
       ASSERT_EQ(problem, "") << TextOf(versions, order);
     } while (std::next_permutation(order.begin(), order.end()));
   }
@@ -178,10 +184,18 @@ void DeleteInOrders(size_t stride, bool reopen) {
 }
 
 TEST(ReferenceTest, WhatNoStepRefersToGoesInWhateverOrderStepsAreDeleted) {
-  DeleteInOrders(/*stride=*/13, /*reopen=*/false);
+  DeleteInOrders(/*stride=*/13, /*reopen=*/false, /*delta=*/false);
 }
 
-TEST(ReferenceTest, AlsoWhereEachDeleteIsOfAnotherSession) { DeleteInOrders(/*stride=*/29, true); }
+TEST(ReferenceTest, AlsoWhereEachDeleteIsOfAnotherSession) {
+  DeleteInOrders(/*stride=*/29, /*reopen=*/true, /*delta=*/false);
+}
+
+// A difference needs its keyframe and the differences between, whoever wrote them.
+TEST(ReferenceTest, AlsoWhereVersionsAreDifferences) {
+  DeleteInOrders(/*stride=*/17, /*reopen=*/false, /*delta=*/true);
+  DeleteInOrders(/*stride=*/37, /*reopen=*/true, /*delta=*/true);
+}
 
 // Two saves under way together refer to one commit, each to another half of it. When that is gone,
 // both halves are needed, by steps that own nothing in its segment.
@@ -231,7 +245,7 @@ TEST(ReferenceTest, StepsThatReferToDifferentPayloadsOfASegmentKeepBoth) {
 TEST(ReferenceTest, SpaceStaysFlatWhereOwnersDieFirst) {
   const auto world = SimWorld::Make({13, kUnlimitedBytes});
   StoreMachine machine(world, 13);
-  auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10});
+  auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10, .delta = false});
   ASSERT_OK(store.status());
   for (uint64_t step = 1; step <= 3600; ++step) {
     auto handle = SaveVersion(store->get(), step, step / 60);
@@ -239,6 +253,30 @@ TEST(ReferenceTest, SpaceStaysFlatWhereOwnersDieFirst) {
     ASSERT_OK(handle->Wait());
   }
   EXPECT_OK(CheckVersion(store->get(), 3600, 60));
+  EXPECT_LT(world->UsedBytes(), uint64_t{2} << 20);
+}
+
+// The one step that lives needs a keyframe and differences of steps that went long ago, and never
+// more of them than half a keyframe.
+TEST(ReferenceTest, SpaceStaysFlatUnderDifferences) {
+  const auto world = SimWorld::Make({17, kUnlimitedBytes});
+  StoreMachine machine(world, 17);
+  auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10, .delta = true});
+  ASSERT_OK(store.status());
+  uint64_t first = 0;
+  uint64_t most = 0;
+  for (uint64_t step = 1; step <= 2000; ++step) {
+    auto handle = SaveVersion(store->get(), step, step, /*delta=*/true);
+    ASSERT_OK(handle.status());
+    ASSERT_OK(handle->Wait());
+    const auto record = (*store)->Read(step);
+    ASSERT_OK(record.status());
+    most = std::max(most, (*record)->step().stored_bytes);
+    if (step == 1) first = most;
+  }
+  EXPECT_OK(CheckVersion(store->get(), 2000, 2000, /*delta=*/true));
+  EXPECT_LE(most, first * 3 / 2);
+  EXPECT_GT(most, first * 5 / 4);
   EXPECT_LT(world->UsedBytes(), uint64_t{2} << 20);
 }
 

@@ -154,6 +154,7 @@ typedef struct stepwell_open_options {
   /* Where another process of this machine and user writes: opens for reading, and deletes, pins
    * and reclaim are asked of that process. */
   int through_writer;
+  int delta; /* stores changed chunks as differences to the commit before, where that pays */
 } stepwell_open_options;
 
 /* `options` may be NULL. STEPWELL_UNAVAILABLE: another process writes. */

@@ -195,7 +195,7 @@ class Planner {
     }
     ++plan_.report.leaves;
     plan_.report.chunks += record.chunks.size();
-    for (const auto& chunk : record.chunks) plan_.report.step_bytes += chunk.stored_bytes;
+    for (const auto& chunk : record.chunks) plan_.report.step_bytes += chunk.all_stored_bytes();
     plan_.arrays.push_back(std::move(array));
     return OkStatus();
   }

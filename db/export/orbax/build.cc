@@ -102,7 +102,8 @@ Result<ExportDigests> DigestsOf(const ExportPlan& plan, const PlacedBytes& place
     for (const ExportArray& array : plan.items[i].arrays) {
       if (array.leaf == nullptr) continue;
       for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-        STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place, placed.items[i].Find(chunk));
+        STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place,
+                                  placed.items[i].Find(chunk.part, chunk));
         digests.data[first + place.file].chunks.push_back(
             {place.offset_bytes, chunk.stored_bytes, chunk.crc});
       }

@@ -323,11 +323,13 @@ std::vector<ByteRun> PlanRuns(const std::vector<ExportArray>& arrays, uint64_t g
   for (const ExportArray& array : arrays) {
     if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-      if (only != nullptr && !only->contains({chunk.part, chunk.segment})) continue;
-      const uint64_t from = AlignDown(chunk.offset_bytes, granule_bytes);
-      const uint64_t end = AlignUp(chunk.offset_bytes + chunk.stored_bytes, granule_bytes);
-      runs.push_back(
-          {.segment = chunk.segment, .from = from, .length = end - from, .part = chunk.part});
+      format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+        if (only != nullptr && !only->contains({chunk.part, payload.segment})) return;
+        const uint64_t from = AlignDown(payload.offset_bytes, granule_bytes);
+        const uint64_t end = AlignUp(payload.offset_bytes + payload.stored_bytes, granule_bytes);
+        runs.push_back(
+            {.segment = payload.segment, .from = from, .length = end - from, .part = chunk.part});
+      });
     }
   }
   std::sort(runs.begin(), runs.end(), [](const ByteRun& a, const ByteRun& b) {
@@ -394,13 +396,10 @@ std::string LinkedName(PartSegment segment) {
 
 std::set<PartSegment> SegmentsOf(const ExportItem& item) {
   std::set<PartSegment> segments;
-  std::optional<PartSegment> last;
   for (const ExportArray& array : item.arrays) {
     if (array.leaf == nullptr || array.rewrite) continue;
     for (const format::ChunkRecord& chunk : array.leaf->chunks) {
-      const PartSegment segment{chunk.part, chunk.segment};
-      if (segment != last) segments.insert(segment);
-      last = segment;
+      segments.insert({chunk.part, chunk.segment});
     }
   }
   return segments;
@@ -436,18 +435,19 @@ void ChunkPlaces::AddRewritten(std::string file) {
   files_.push_back(std::move(file));
 }
 
-Result<ChunkPlaces::Place> ChunkPlaces::Find(const format::ChunkRecord& chunk) const {
-  if (const auto it = by_segment_.find({chunk.part, chunk.segment}); it != by_segment_.end()) {
-    return Place{it->second, chunk.offset_bytes};
+Result<ChunkPlaces::Place> ChunkPlaces::Find(uint32_t part,
+                                             const format::StoredPayload& payload) const {
+  if (const auto it = by_segment_.find({part, payload.segment}); it != by_segment_.end()) {
+    return Place{it->second, payload.offset_bytes};
   }
-  const auto next = std::upper_bound(
-      runs_.begin(), runs_.end(), chunk, [](const format::ChunkRecord& what, const ByteRun& run) {
-        return std::tuple(what.part, what.segment, what.offset_bytes) <
-               std::tuple(run.part, run.segment, run.from);
-      });
+  const auto next = std::upper_bound(runs_.begin(), runs_.end(), payload,
+                                     [part](const format::StoredPayload& what, const ByteRun& run) {
+                                       return std::tuple(part, what.segment, what.offset_bytes) <
+                                              std::tuple(run.part, run.segment, run.from);
+                                     });
   if (next == runs_.begin()) return InternalError("a chunk outside of what is linked or copied");
   const ByteRun& run = *std::prev(next);
-  return Place{run.file, run.to + (chunk.offset_bytes - run.from)};
+  return Place{run.file, run.to + (payload.offset_bytes - run.from)};
 }
 
 Status FillFromRuns(io::FileSystem* file_system,

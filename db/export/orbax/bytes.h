@@ -68,7 +68,7 @@ class ChunkPlaces {
   };
   const std::vector<std::string>& files() const { return files_; }
   // kInternal for a chunk that was not among those that this was made for.
-  Result<Place> Find(const format::ChunkRecord& chunk) const;
+  Result<Place> Find(uint32_t part, const format::StoredPayload& payload) const;
 
  private:
   std::vector<std::string> files_;

@@ -85,7 +85,8 @@ Result<std::vector<ExportFile>> EncodeDatabase(const ExportItem& item, const Chu
       STEPWELL_RETURN_IF_ERROR(builder.AddInline(entry.key, *entry.bytes));
       continue;
     }
-    STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place, places.Find(*entry.chunk));
+    STEPWELL_ASSIGN_OR_RETURN(const ChunkPlaces::Place place,
+                              places.Find(entry.chunk->part, *entry.chunk));
     STEPWELL_RETURN_IF_ERROR(builder.AddRange(entry.key, ids[place.file], place.offset_bytes,
                                               entry.chunk->stored_bytes - trailer));
   }

@@ -48,7 +48,11 @@ Result<std::vector<LeafRecord>> DecodeShare(uint32_t part, const std::string& by
   if (!records.ok()) return records.status().WithContext(StrCat("records of part ", part));
   for (const LeafRecord& leaf : *records) {
     for (const format::ChunkRecord& chunk : leaf.chunks) {
-      if (chunk.segment != 0) continue;
+      bool has_place = true;
+      format::EachPayload(chunk, [&has_place](const format::StoredPayload& payload) {
+        has_place = has_place && payload.segment != 0;
+      });
+      if (has_place) continue;
       return DataLossError(
           StrCat("part ", part, ": ", LeafName(leaf), ": a chunk without a place"));
     }
@@ -253,9 +257,13 @@ Status PartsExport::RewriteStaged() {
       if (!array.rewrite) continue;
       LeafRecord& leaf = read_back_.emplace_back(*array.leaf);
       for (format::ChunkRecord& chunk : leaf.chunks) {
-        STEPWELL_ASSIGN_OR_RETURN(const auto place, staged_.Find(chunk));
-        chunk.offset_bytes = place.offset_bytes;
-        chunk.segment = kStagedSegment;
+        std::vector<format::StoredPayload*> payloads = {&chunk};
+        for (format::StoredPayload& base : chunk.bases) payloads.push_back(&base);
+        for (format::StoredPayload* const payload : payloads) {
+          STEPWELL_ASSIGN_OR_RETURN(const auto place, staged_.Find(chunk.part, *payload));
+          payload->offset_bytes = place.offset_bytes;
+          payload->segment = kStagedSegment;
+        }
       }
       array.leaf = &leaf;
     }

@@ -238,7 +238,7 @@ class ItemPlanner {
       leaf.array->name = name;
       if (leaf.array->leaf != nullptr) {
         plan_->chunks += format::ChunkCount(leaf.array->zarr.shape, leaf.array->zarr.chunk_shape);
-        for (const auto& chunk : record.chunks) plan_->stored_bytes += chunk.stored_bytes;
+        for (const auto& chunk : record.chunks) plan_->stored_bytes += chunk.all_stored_bytes();
       }
       item_->arrays.push_back(std::move(*leaf.array));
     }

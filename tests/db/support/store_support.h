@@ -31,6 +31,9 @@ struct LeafSpec {
   uint64_t changes_every = 1;
   uint64_t steady_bytes = 0;
   uint64_t chunk_bytes_max = 0;  // 0: chunks of the usual size
+  // One element in so many changes, a little, from one seed to the next, and nothing else; 0: as
+  // above.
+  uint64_t sparse_every = 0;
 };
 
 inline std::vector<LeafSpec> SmallState() {
@@ -41,10 +44,21 @@ inline std::vector<LeafSpec> SmallState() {
           {"e", {40000}, true, true}};
 }
 
+inline std::vector<float> SparseData(uint64_t count, uint64_t seed, uint64_t every) {
+  std::vector<float> data(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t scattered = (i * 0x9E3779B97F4A7C15ull) >> 32;
+    data[i] = static_cast<float>(scattered % 1009) +
+              static_cast<float>((seed + scattered % every) / every);
+  }
+  return data;
+}
+
 inline std::vector<float> LeafData(const LeafSpec& spec, uint64_t seed) {
   uint64_t count = 1;
   for (const uint64_t extent : spec.shape) count *= extent;
   const uint64_t steady_seed = seed / spec.changes_every;
+  if (spec.sparse_every != 0) return SparseData(count, seed, spec.sparse_every);
   if (spec.compressible) return std::vector<float>(count, static_cast<float>(steady_seed));
   std::vector<float> data(count);
   const auto fill = [&](size_t begin, size_t end, uint64_t of) {

@@ -11,7 +11,8 @@ using db::Saves;
 
 std::vector<db::LeafSpec> PartSpecs(uint32_t part, uint64_t save) {
   return {{db::PartLeaf(part), {2000 + 700 * (save % 5) + 100 * part}, save % 2 == 0, false},
-          {StrCat("big", part), {save % 6 == 0 ? uint64_t{20000} : uint64_t{9}}, true, false}};
+          {StrCat("big", part), {save % 6 == 0 ? uint64_t{20000} : uint64_t{9}}, true, false},
+          {StrCat("sparse", part), {5000}, save % 2 == 1, false, 1, 0, 0, 40}};
 }
 
 // Every byte of a step, through part 0.

@@ -69,6 +69,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
   options.staging_bytes = spec.staging_blocks * db::kBlockBytes;
   options.segment_bytes = spec.segment_bytes;
+  options.delta = spec.delta.value_or(opens_++ % 2 == 0);
   options.lock_timeout = std::chrono::milliseconds(0);
   options.log = [this](LogLevel, std::string_view text) {
     log_ += StrCat(text, "\n");

@@ -24,6 +24,7 @@ struct OpenSpec {
   uint64_t staging_blocks = 6;                         // of db::kBlockBytes; at least 4
   std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below the path
   std::string path = kStorePath;
+  std::optional<bool> delta = std::nullopt;  // none: every other session has it
 };
 
 // One process on a machine. Outlives the stores and readers that it opened.
@@ -47,6 +48,7 @@ class StoreMachine {
   const std::shared_ptr<HeldExecutor> reclaim_worker_ = std::make_shared<HeldExecutor>();
   Prng prng_;
   bool lies_ = false;
+  uint64_t opens_ = 0;
   std::string log_;
 };
 

@@ -56,6 +56,7 @@ std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
   if (seed % 12 < 7) specs.push_back({"c", {6000}, true, true, 4});
   if (seed % 8 < 5) specs.push_back({"d", {5, 1500}, false, false, 6, 10'000, 4 << 10});
   if (seed % 7 < 3) specs.push_back({"e", {30000}, true, false, 5, 60'000, 16 << 10});
+  if (seed % 4 < 3) specs.push_back({"h", {12'000}, seed % 8 < 4, false, 1, 0, 16 << 10, 40});
   if (seed % 5 == 3) specs.push_back({"f", {0, 3}, false, false});
   return specs;
 }
