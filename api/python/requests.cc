@@ -65,6 +65,7 @@ void BindRequests(nb::module_& m) {
       .def_rw("private_files", &StoreOptions::private_files)
       .def_rw("keep", &StoreOptions::keep)
       .def_rw("codec", &StoreOptions::codec)
+      .def_rw("delta", &StoreOptions::delta)
       .def_rw("staging_bytes", &StoreOptions::staging_bytes)
       .def_rw("threads", &StoreOptions::threads)
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)

@@ -49,7 +49,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          trace: str | os.PathLike[str] | None = None, reclaim_bytes_per_second: int | None = None,
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
-         metadata: Mapping[str, Any] | None = None, create: bool = True) -> Store:
+         metadata: Mapping[str, Any] | None = None, create: bool = True,
+         delta: bool = False) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist, unless `create` is False.
 
@@ -84,6 +85,10 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         only.
     metadata: JSON about the whole store, at most 1 MiB; read it as `Store.metadata`. It replaces
         what an earlier session gave; None leaves that. Durable when `open` returns. Mode "a" only.
+    delta: True stores a chunk that changed as the lossless difference to the same chunk of the
+        commit before, where that is smaller: weights of which few elements change between two
+        steps take a fraction of their bytes. A load of a step then reads at most 1.5 times its
+        bytes. Steps with and without differences are read by any session. Mode "a" only.
 
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
@@ -127,11 +132,14 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if not isinstance(process_timeout, (int, float)) or not process_timeout > 0:
         raise InvalidArgumentError(
             f"process_timeout must be a number of seconds above 0, not {process_timeout!r}")
-    for name, flag in (("untrusted", untrusted), ("private", private), ("create", create)):
+    for name, flag in (("untrusted", untrusted), ("private", private), ("create", create),
+                       ("delta", delta)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} must be True or False, not {flag!r}")
     if untrusted and mode != "r":
         raise InvalidArgumentError("a store that is not trusted can only be read: use mode='r'")
+    if delta and mode == "r":
+        raise InvalidArgumentError("delta says how steps are saved: it needs mode='a'")
     if disks not in ("shared", "local"):
         raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
     root = local_path(path)
@@ -150,7 +158,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         options.untrusted, options.private_files = untrusted, private
         if path == root and keep is not None:  # parts keep what part 0 keeps
             options.keep = keep._for_engine()
-        options.codec = _stepwell.CodecPolicy[codec]
+        options.codec, options.delta = _stepwell.CodecPolicy[codec], delta
         options.staging_bytes, options.threads = staging_bytes or 0, threads or 0
         if reclaim_bytes_per_second is not None:
             options.reclaim_bytes_per_second = reclaim_bytes_per_second

@@ -19,12 +19,15 @@ LEAVES: dict[str, tuple[tuple[int, ...], tuple[Any, ...]]] = {
 }
 # Saved when it is asked for: its shards have a large prime length, so that each has a chunk grid of
 # its own.
-EVERY_LEAF = {**LEAVES, "prime": ((2097166,), ("x",))}
+EVERY_LEAF = {**LEAVES, "prime": ((2097166,), ("x",)), "sparse": ((128, 4096), ("x",))}
 
 
 def values(name: str, step: int) -> np.ndarray:
     shape, _ = EVERY_LEAF[name]
     count = int(np.prod(shape))
+    if name == "sparse":  # one element of fifty changes from step to step
+        index = np.arange(count)
+        return (index % 997 + (step + index % 50) // 50).astype(np.float32).reshape(shape)
     return (np.arange(count, dtype=np.float32).reshape(shape) * 0.5 + step * 1000 + len(name))
 
 
