@@ -3,6 +3,11 @@
 
 from typing import NamedTuple
 
+# Trainings whose steps the theme delta saves. Learning rates as in reinforcement learning with
+# weights in bfloat16.
+TRAININGS = ("rl-1e-07", "rl-1e-06", "rl-3e-06", "rl-1e-05", "rl-3e-05", "adam-bf16", "adam-fp32",
+             "lora")
+
 
 class Row(NamedTuple):
     id: str  # theme/…; what a theme emits
@@ -99,6 +104,33 @@ def _unchanged() -> list[Row]:
                     "≤ 0.05" if kind == "objects" else "≤ 0.35"))]
 
 
+def _delta() -> list[Row]:
+    group = "Steps of a training, Stepwell with differences"
+    names = {"adam-bf16": "Adam, all in bfloat16", "adam-fp32": "Adam, all in float32",
+             "lora": "a frozen base"}
+    rows = []
+    for kind in TRAININGS:
+        what = names.get(kind, f"bfloat16 cast of Adam at {kind[3:]}")
+        row = f"delta/{kind}-"
+        rows += [
+            Row(row + "changed", group, f"elements that changed, {what}", "MB", "own",
+                "bytes of the state", only="stepwell"),
+            Row(row + "written", group, f"bytes written, {what}", "MB", "own",
+                "bytes of the state", "entropy of what changed"),
+            Row(row + "entropy", group, f"bytes written, {what}", "MB", "own",
+                "entropy of what changed", "records", "≤ 1.25", only="stepwell"),
+            Row(row + "zstd", group, f"all of it by zstd -1, {what}", "MB", "own",
+                "bytes of the state", only="stepwell"),
+            Row(row + "stall", group, f"stall, {what}", "ms", "own", "without differences",
+                "one copy", "≤ 1", only="stepwell"),
+            Row(row + "durable", group, f"saved, durable, {what}", "ms", "own",
+                "without differences", "encoding", only="stepwell"),
+            Row(row + "restore", group, f"restored, cold, {what}", "ms", "own",
+                "without differences", "disk read, decoding", "≤ 1.5", only="stepwell"),
+        ]
+    return rows
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000,
               jax_leaves: int = 1000, many_steps: int = 100_000) -> list[Row]:
@@ -140,7 +172,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps),
-        *_unchanged(),
+        *_unchanged(), *_delta(),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and time
+with differences, beside those without."""
+
+import shutil
+import statistics
+import subprocess
+from typing import Any
+
+import machine
+import numpy as np
+import states
+import trainings
+from rows import TRAININGS
+from themes import Job, Timed
+
+STEPS = 5
+
+
+def run(job: Job) -> None:
+    for kind in TRAININGS:
+        size = job.size_bytes // 8  # the network that is trained is small
+        steps = list(trainings.train(kind, size, job.seed, STEPS))
+        total = states.total_bytes(steps[0])
+        options: dict[str, Any] = {"delta": True} if job.make.key == "stepwell" else {}
+        user = job.contender(f"delta-{kind}", keep=STEPS, **options)
+        saved = [user.save(step) for step in steps]
+        written = [one.written for one in saved[1:] if one.written is not None]
+        later = statistics.mean(written) if written else None
+        job.emit(f"delta/{kind}-written", later, total)
+        if job.make.key != "stepwell":
+            continue
+        changed, entropy = _changes(steps)
+        job.emit(f"delta/{kind}-changed", changed, total)
+        if later is not None and kind != "lora":
+            job.emit(f"delta/{kind}-entropy", later, entropy)
+        job.emit(f"delta/{kind}-zstd", _zstd(steps[-1]), total)
+        plain = job.contender(f"delta-{kind}-plain", keep=STEPS)
+        whole = [plain.save(step) for step in steps]
+        for row, of in (("stall", "stall"), ("durable", "durable")):
+            job.emit(f"delta/{kind}-{row}", *(statistics.median(getattr(one, of) for one in each[1:])
+                                              for each in (saved, whole)))
+        seconds = []
+        for one in (user, plain):
+            machine.drop_cached(one.directory)
+            with Timed() as timed:
+                restored = one.restore(None)
+            states.expect_equal(restored, steps[-1])
+            seconds.append(timed.seconds)
+        job.emit(f"delta/{kind}-restore", *seconds)
+
+
+def _changes(steps: list[Any]) -> tuple[float, float]:
+    """Of a later step: bytes of the elements that changed, and bytes of the entropy of which those
+    are and of their differences as integers."""
+    changed_bytes = entropy = 0.0
+    for before, after in zip(steps, steps[1:], strict=False):
+        for old, new in zip(states.leaves(before), states.leaves(after), strict=True):
+            bits = {2: np.int16, 4: np.int32}[old.dtype.itemsize]
+            a, b = (_ordered(leaf.reshape(-1).view(bits)) for leaf in (old, new))
+            differs = a != b
+            share = differs.mean()
+            changed_bytes += share * old.nbytes
+            if 0 < share < 1:
+                entropy -= (share * np.log2(share) + (1 - share) * np.log2(1 - share)) * a.size / 8
+            _, counts = np.unique((b - a)[differs], return_counts=True)
+            entropy -= float((counts * np.log2(counts / max(counts.sum(), 1))).sum()) / 8
+    return changed_bytes / (len(steps) - 1), entropy / (len(steps) - 1)
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """Integers in the order of the floats whose bits these are."""
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+def _zstd(state: Any) -> float | None:
+    """Bytes of the state by zstd -1; None where there is no such program."""
+    program = shutil.which("zstd")
+    if program is None:
+        return None
+    return float(sum(len(subprocess.run([program, "-1", "-c", "-q"], input=leaf.tobytes(),
+                                        capture_output=True, check=True).stdout)
+                     for leaf in states.leaves(state)))
