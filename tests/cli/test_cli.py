@@ -116,7 +116,7 @@ def test_ls_json(store: pathlib.Path) -> None:
 
 
 def test_a_step_says_what_it_owns(tmp_path: pathlib.Path) -> None:
-    frozen = np.arange(100_000, dtype=np.float32)
+    frozen = np.random.default_rng(0).random(100_000, np.float32)
     with stepwell.open(tmp_path / "run") as store:
         store.save(1, {"frozen": frozen, "n": 1}).result()
         assert "OWN" not in ok("ls", tmp_path / "run")
