@@ -22,26 +22,10 @@ PyArray_Descr* Descriptor(const LeafRecord& record) {
   return reinterpret_cast<PyArray_Descr*>(DTypeOf(record));
 }
 
-// Raises ValueError where start and stop do not bound a box of the array.
-format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
-  bool fits = record.kind == LeafKind::kArray && start.size() == record.shape.size() &&
-              stop.size() == record.shape.size();
-  for (size_t i = 0; fits && i < start.size(); ++i) {
-    fits = start[i] <= stop[i] && stop[i] <= record.shape[i];
-  }
-  if (!fits) throw nb::value_error("the box does not fit the array");
-  return {start, stop};
-}
-
 Extents ExtentsOf(const format::Box& box) {
   Extents extents(box.start.size());
   for (size_t i = 0; i < extents.size(); ++i) extents[i] = box.stop[i] - box.start[i];
   return extents;
-}
-
-uint64_t SizeBytes(const LeafRecord& record, const format::Box& box) {
-  const auto item_bytes = static_cast<uint64_t>(PyDataType_ELSIZE(Descriptor(record)));
-  return ValueOrThrow(format::ElementCount(ExtentsOf(box), item_bytes)) * item_bytes;
 }
 
 std::byte* DataOf(const nb::object& array) {
@@ -145,6 +129,21 @@ constexpr size_t kIntTextMax = 500;
 
 }  // namespace
 
+format::Box BoxOf(const LeafRecord& record, const Extents& start, const Extents& stop) {
+  bool fits = record.kind == LeafKind::kArray && start.size() == record.shape.size() &&
+              stop.size() == record.shape.size();
+  for (size_t i = 0; fits && i < start.size(); ++i) {
+    fits = start[i] <= stop[i] && stop[i] <= record.shape[i];
+  }
+  if (!fits) throw nb::value_error("the box does not fit the array");
+  return {start, stop};
+}
+
+uint64_t BoxBytes(const LeafRecord& record, const format::Box& box) {
+  const auto item_bytes = static_cast<uint64_t>(PyDataType_ELSIZE(Descriptor(record)));
+  return ValueOrThrow(format::ElementCount(ExtentsOf(box), item_bytes)) * item_bytes;
+}
+
 nb::object ValueObject(format::ValueType type, nb::bytes data) {
   const std::string_view bytes(data.c_str(), data.size());
   switch (type) {
@@ -177,7 +176,7 @@ Loaded Tree::ReadBoxes(const std::vector<Wanted>& boxes) {
   for (const auto& [leaf, start, stop, numa_node] : boxes) {
     const LeafRecord& record = records_.at(leaf);
     if (record.kind != LeafKind::kArray) continue;
-    memory.Expect(start ? SizeBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes,
+    memory.Expect(start ? BoxBytes(record, BoxOf(record, *start, *stop)) : record.logical_bytes,
                   numa_node);
   }
   nb::list objects;

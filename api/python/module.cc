@@ -32,6 +32,7 @@
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
+#include "api/python/over_time.h"
 #include "api/python/reader.h"
 #include "api/python/view.h"
 #include "db/export/branch.h"
@@ -153,6 +154,11 @@ class Core {
 
   std::unique_ptr<Reader> Read(uint64_t step) {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
+  }
+
+  std::vector<std::optional<Selection>> FindInSteps(const std::vector<uint64_t>& steps,
+                                                    nb::handle path, bool gone_ok) {
+    return python::FindInSteps(*store_, steps, path, gone_ok);
   }
 
   // None without a step.
@@ -309,6 +315,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindRequests(m);
   sp::BindGroup(m);
   sp::BindReader(m);
+  sp::BindOverTime(m);
   sp::BindReports(m);
 
   nb::class_<sp::Core>(m, "Core")
@@ -334,6 +341,11 @@ NB_MODULE(_stepwell, m) {
       .def("metrics", &sp::Core::Metrics)
       .def("read", &sp::Core::Read, arg("step"))
       .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
+      .def("find_in_steps", &sp::Core::FindInSteps, arg("steps"), arg("path").none(),
+           arg("gone_ok"),
+           nb::sig("def find_in_steps(self, steps: collections.abc.Sequence[int], "
+                   "path: str | tuple[typing.Hashable, ...] | None, gone_ok: bool) -> "
+                   "list[Selection | None]"))
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))

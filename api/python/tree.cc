@@ -285,6 +285,12 @@ void BindTree(nb::module_& m) {
       .def("__len__", [](const Tree& tree) { return tree.leaf_records().size(); })
       .def_prop_ro("records", &Tree::Records,
                    nb::for_getter(nb::sig("def records(self) -> list[Record]")))
+      .def(
+          "record",
+          [](const Tree& tree, Place number) {
+            return RecordOf(tree.leaf_records().at(tree.At(number)));
+          },
+          arg("number"))
       .def_prop_ro("top", [](const Tree& tree) { return PlaceOf(tree.tree().top()); })
       .def_prop_ro("origins", &Tree::Origins)
       .def("rearranged", &Tree::Rearranged, arg("items").none(), arg("renames"), arg("top"),

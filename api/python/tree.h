@@ -37,6 +37,11 @@ struct Loaded {
   db::LoadStats stats;
 };
 
+// Raises ValueError where start and stop do not bound a box of the array.
+format::Box BoxOf(const format::LeafRecord& record, const Extents& start, const Extents& stop);
+// The size of a box of the array in memory.
+uint64_t BoxBytes(const format::LeafRecord& record, const format::Box& box);
+
 // A step's leaf records; pins the step while it lives.
 class Tree {
  public:
@@ -55,6 +60,8 @@ class Tree {
   // ---- the tree ----
 
   const db::StepTree& tree() const;
+  // Null: of a tree that does not read.
+  const std::shared_ptr<db::StepReader>& reader() const { return reader_; }
   const std::vector<format::LeafRecord>& leaf_records() const { return records_; }
   // A list of Record, made once.
   nanobind::list Records();

@@ -12,6 +12,7 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 
 from . import policy
 from ._backend.export_options import ExportedLeaf, ExportReport
+from ._changed import Changed, ChangedLeaf
 from ._handle import SaveHandle
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
@@ -35,14 +36,15 @@ from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionErro
 __version__ = "0.1.0"
 
 __all__ = [
-    "AmbiguousPathError", "ArrayView", "CheckpointNotFoundError", "ChunkShape", "CorruptionError",
-    "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError", "FormatError",
-    "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LoadHandle", "LoadStats",
-    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
-    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError", "PullReport",
-    "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport", "RetentionReport",
-    "SaveHandle", "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError",
-    "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError",
-    "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats",
-    "open", "pin_view", "policy", "pushed_steps",
+    "AmbiguousPathError", "ArrayView", "Changed", "ChangedLeaf", "CheckpointNotFoundError",
+    "ChunkShape", "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError",
+    "FormatError", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo",
+    "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError",
+    "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
+    "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
+    "RecoveryStats", "RepairReport", "RetentionReport", "SaveHandle", "SpaceStats",
+    "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention",
+    "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
+    "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view",
+    "policy", "pushed_steps",
 ]

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _draft, _stepwell
+from . import _branch, _changed, _draft, _stepwell
 from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._display import Numbers
@@ -275,6 +275,8 @@ class Store(Loading):
         and its `table()` all of a long one."""
         source = self._source(step_or_newest(step))
         return Tree(source.tree, source.step)
+
+    changed = _changed.changed
 
     # ---- upkeep ----
 

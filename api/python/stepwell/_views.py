@@ -48,7 +48,8 @@ class LeafInfo(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-def _info(tree: StepTree, number: int, record: Record) -> LeafInfo:
+def info_of(tree: StepTree, number: int, record: Record | None = None) -> LeafInfo:
+    record = record or tree.record(number)
     if record.kind == VALUE:
         return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
     kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
@@ -63,7 +64,7 @@ class Tree(Mapping[str, LeafInfo]):
     def __init__(self, tree: StepTree, step: int) -> None:
         self.step = step
         records = tree.records
-        self._leaves = {tree.text(number): _info(tree, number, records[number])
+        self._leaves = {tree.text(number): info_of(tree, number, records[number])
                         for number in tree.leaves(tree.top)}
 
     def __getitem__(self, path: str) -> LeafInfo:
@@ -101,11 +102,11 @@ class Tree(Mapping[str, LeafInfo]):
         rows = self._rows()
         shown = rows if len(rows) <= whole_max else rows[:_END] + rows[-_END:]
         widths = [max((len(row[i]) for row in shown), default=0) for i in range(3)]
-        return "\n".join([self._head(), *_lines(rows, whole_max, lambda row: (
+        return "\n".join([self._head(), *lines_of(rows, whole_max, lambda row: (
             f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}"))])
 
 
-def _lines(of: Sequence[T], whole_max: int, line: Callable[[T], str]) -> list[str]:
+def lines_of(of: Sequence[T], whole_max: int, line: Callable[[T], str]) -> list[str]:
     """A line for each, or of more than `whole_max` for the first and the last."""
     if len(of) <= whole_max:
         return [line(each) for each in of]
@@ -288,7 +289,7 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         source, number = self._whole()
         tree = source.tree
         head = f"<{tree.text(number) or 'state'} of step {source.step}: {tree.describe(number)}>"
-        return "\n".join([head, *_lines(
+        return "\n".join([head, *lines_of(
             tree.leaves(number), _WHOLE_MAX,
             lambda leaf: f"  {path_text(tree.components(leaf, number))}  {tree.describe(leaf)}")])
 

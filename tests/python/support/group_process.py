@@ -264,7 +264,8 @@ def main() -> None:
                 own = PROCESS if arguments.get("local_differs") else 0
                 local = local_leaf(arguments["local"], own) if "local" in arguments else {}
                 metadata = {"at": step + PROCESS if arguments.get("metadata_differs") else step}
-                gave = store.save(step, {**state(step, leaves), **local},
+                content = arguments.get("content", step)
+                gave = store.save(step, {**state(content, leaves), **local},
                                   metadata=metadata, metrics=arguments.get("metrics"),
                                   if_exists=arguments.get("if_exists", "error")).result()
             elif act == "import":
@@ -310,6 +311,11 @@ def main() -> None:
                 view = store[arguments["step"]]
                 gave = [view.metadata, len(view), view.items, view.pinned,
                         view["params/both"][2:5, ::3].tolist(), view["name"]]
+            elif act == "changed":
+                found = store.changed(*arguments["steps"], elements=arguments["elements"])
+                gave = [{path: [leaf.chunks_changed, leaf.chunks, leaf.elements]
+                         for path, leaf in found.changed.items()}, found.unchanged,
+                        store.stats()["last_load"]["chunks"]]
             elif act == "push":
                 gave = store.push(None, arguments["to"])
             elif act == "pin":
