@@ -14,6 +14,7 @@ from . import policy
 from ._backend.export_options import ExportedLeaf, ExportReport
 from ._changed import Changed, ChangedLeaf
 from ._handle import SaveHandle
+from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
@@ -38,7 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousPathError", "ArrayView", "Changed", "ChangedLeaf", "CheckpointNotFoundError",
     "ChunkShape", "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError",
-    "FormatError", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo",
+    "FormatError", "History", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo",
     "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError",
     "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
     "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _changed, _draft, _stepwell
+from . import _branch, _changed, _draft, _history, _stepwell
 from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._display import Numbers
@@ -277,6 +277,7 @@ class Store(Loading):
         return Tree(source.tree, source.step)
 
     changed = _changed.changed
+    history = _history.history
 
     # ---- upkeep ----
 

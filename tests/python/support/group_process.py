@@ -316,6 +316,9 @@ def main() -> None:
                 gave = [{path: [leaf.chunks_changed, leaf.chunks, leaf.elements]
                          for path, leaf in found.changed.items()}, found.unchanged,
                         store.stats()["last_load"]["chunks"]]
+            elif act == "history":
+                found = store.history(**arguments)
+                gave = [found.steps, found.values.tolist()]
             elif act == "push":
                 gave = store.push(None, arguments["to"])
             elif act == "pin":

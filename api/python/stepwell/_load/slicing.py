@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from .._stepwell import LoadStats, Wanted
+from .._stepwell import LoadStats, Record, Wanted
 from .._text import counted
 from .source import Source, in_batches
 
@@ -27,7 +27,7 @@ BATCH_BYTES = 64 << 20
 
 def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
     """Returns the result that NumPy gives for `array[index]`."""
-    axes, local = _axes(source.tree.records[number].shape, index)
+    axes, local = axes_of(source.tree.records[number].shape, index)
     if all(axis.step == 1 for axis in axes):
         box = source.read(number, [axis.start for axis in axes], [axis.stop for axis in axes])
     else:
@@ -35,7 +35,7 @@ def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
     return box[local]
 
 
-def _axes(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[list[range], tuple[Any, ...]]:
+def axes_of(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[list[range], tuple[Any, ...]]:
     """Returns the part taken of each axis, ascending, and the index that makes the result of it."""
     named = sum(1 for part in index if part is not None and part is not Ellipsis)
     dots = sum(1 for part in index if part is Ellipsis)
@@ -100,23 +100,42 @@ class _Piece(NamedTuple):
     to: slice
 
 
-def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[Any, Any]:
-    record = source.tree.records[number]
+class Box(NamedTuple):
+    """A box that is read, what is taken of it, and its place in the result."""
+
+    start: list[int]
+    stop: list[int]
+    taken: tuple[slice, ...]
+    to: tuple[slice, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple([stop - start for start, stop in zip(self.start, self.stop, strict=True)])
+
+
+def boxes_of(record: Record, axes: list[range]) -> Iterator[Box]:
+    """Along an axis that is taken in strides a box for each chunk."""
     shards = record.shard_shape or record.shape
     pieces = [[_Piece(axis, slice(None))] if axis.step == 1 else list(_pieces(axis, shard, chunk))
               for axis, shard, chunk in zip(axes, shards, record.chunk_shape, strict=True)]
+    for box in itertools.product(*pieces):
+        yield Box([piece.taken.start for piece in box], [piece.taken.stop for piece in box],
+                  tuple([slice(None, None, piece.taken.step) for piece in box]),
+                  tuple([piece.to for piece in box]))
+
+
+def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[Any, Any]:
+    record = source.tree.records[number]
     out = np.empty([len(axis) for axis in axes], record.dtype)
-    batches = in_batches(itertools.product(*pieces), lambda box: record.dtype.itemsize * math.prod(
-        [piece.taken.stop - piece.taken.start for piece in box]), BATCH_BYTES)
-    wanted = [[Wanted(number, [piece.taken.start for piece in box],
-                      [piece.taken.stop for piece in box]) for box in batch] for batch in batches]
+    batches = in_batches(boxes_of(record, axes),
+                         lambda box: record.dtype.itemsize * math.prod(box.shape), BATCH_BYTES)
+    wanted = [[Wanted(number, box.start, box.stop) for box in batch] for batch in batches]
     total = LoadStats()
     order = iter(batches)
     for raws, stats in source.read_batches(wanted):
         total += stats
         for box, raw in zip(next(order, []), raws, strict=True):
-            strides = tuple([slice(None, None, piece.taken.step) for piece in box])
-            out[tuple([piece.to for piece in box])] = raw[strides]
+            out[box.to] = raw[box.taken]
     source.account(total)
     return out
 
