@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell cat STORE STEP PATH` and `stepwell diff STORE A B [PATH]`: run by the Python package,
-// with NumPy.
+// `stepwell cat STORE STEP PATH`, `stepwell diff STORE A B [PATH]` and `stepwell history STORE
+// PATH`: run by the Python package, with NumPy.
 #include <optional>
 
 #include <stepwell/checkpoint.h>
@@ -23,6 +23,13 @@ struct DiffArguments : StoreArguments {
   std::string step_b;
   std::string other;
   bool exit_code = false;
+  bool records = false;
+};
+
+struct HistoryArguments : StoreArguments {
+  std::optional<std::string> steps;
+  std::optional<std::string> slice;
+  bool csv = false;
 };
 
 // The store that is meant, where the directory around it was given.
@@ -55,10 +62,22 @@ Result<CommandResult> RunDiff(const DiffArguments& arguments, const Invocation& 
   std::vector<std::string> words = {"diff"};
   if (!arguments.other.empty()) words.push_back("--other=" + Within(arguments.other));
   if (arguments.exit_code) words.emplace_back("--exit-code");
+  if (arguments.records) words.emplace_back("--records");
   if (invocation.untrusted) words.emplace_back("--untrusted");
   if (invocation.json) words.emplace_back("--json");
   words.insert(words.end(),
                {"--", Within(arguments.store), arguments.step, arguments.step_b, arguments.path});
+  return RunPython(std::move(words));
+}
+
+Result<CommandResult> RunHistory(const HistoryArguments& arguments, const Invocation& invocation) {
+  std::vector<std::string> words = {"history"};
+  if (arguments.csv) words.emplace_back("--csv");
+  if (invocation.untrusted) words.emplace_back("--untrusted");
+  if (invocation.json) words.emplace_back("--json");
+  if (arguments.steps) words.push_back("--steps=" + *arguments.steps);
+  if (arguments.slice) words.push_back("--slice=" + *arguments.slice);
+  words.insert(words.end(), {"--", Within(arguments.store), arguments.path});
   return RunPython(std::move(words));
 }
 
@@ -98,6 +117,28 @@ void AddDiff(CLI::App* program, Invocation* invocation) {
   AddPath(command, &arguments->path);
   command->add_option("--other", arguments->other, "B is a step of this store")->type_name("STORE");
   command->add_flag("--exit-code", arguments->exit_code, "exit with status 7 when they differ");
+  command->add_flag(
+      "--records", arguments->records,
+      "only which leaves and chunks differ, which takes no reading of arrays; not how "
+      "far apart they are");
+}
+
+void AddHistory(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<HistoryArguments>();
+  CLI::App* command = AddCommand(program, invocation, "history", "print one leaf over time",
+                                 [=] { return RunHistory(*arguments, *invocation); });
+  AddStore(command, &arguments->store);
+  AddPath(command, &arguments->path)->required()->description("of an array or a number");
+  command
+      ->add_option("--steps", arguments->steps,
+                   "only these steps, from FIRST on and before END, as Python's slices")
+      ->type_name("FIRST:END");
+  command
+      ->add_option("--slice", arguments->slice,
+                   "only these elements, as NumPy's basic slices, e.g. \"0:16,:,-1\"; one element "
+                   "is a value")
+      ->type_name("SLICE");
+  command->add_flag("--csv", arguments->csv, "comma-separated values");
 }
 
 }  // namespace stepwell::cli

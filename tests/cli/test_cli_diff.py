@@ -207,6 +207,69 @@ def test_exit_code(tmp_path: pathlib.Path) -> None:
     assert run("diff", store, 0, 1, "same", "--exit-code").returncode == 0
 
 
+def flip(store: pathlib.Path, needle: bytes) -> None:
+    """Flips a bit of each place where the bytes are stored."""
+    hits = 0
+    for segment in sorted((store / "segments").iterdir()):
+        content = bytearray(segment.read_bytes())
+        at = content.find(needle)
+        while at >= 0:
+            content[at + len(needle) // 2] ^= 1
+            hits += 1
+            at = content.find(needle, at + 1)
+        segment.write_bytes(content)
+    assert hits
+
+
+def noise(count: int, seed: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8)
+
+
+def test_what_is_equal_is_not_read(tmp_path: pathlib.Path) -> None:
+    a = noise(12 << 20, 1)  # some chunks of 1 MiB
+    b = a.copy()
+    b[5 << 20 : (5 << 20) + 100] = noise(100, 2)
+    same = noise(5000, 3)
+    store = save(tmp_path / "run", {"x": a, "same": same}, {"x": b, "same": same})
+    flip(store, noise(5000, 3)[:100].tobytes())
+    report = document("diff", store, 0, 1)
+    (found,) = report["changed"]
+    assert report["unchanged"] == 1 and found["chunks"] == {"changed": 1, "count": 12}
+    check(found, a, b)
+    lines = ok("diff", store, 0, 1).splitlines()
+    assert lines[0] == "1 leaf with other content: 1 of 12 chunks, 1.0 MiB"
+    assert re.search(r"^~ +x +uint8\[12582912\] +data +1/12 +100 B", lines[2])
+
+
+def test_records_alone(tmp_path: pathlib.Path) -> None:
+    a = {"x": noise(3 << 20, 1), "y": noise(900, 2), "n": 1, "d": np.ones(3), "same": "s"}
+    b = {"x": noise(3 << 20, 4), "y": noise(900, 5), "n": 2, "d": np.ones(3, "f"), "same": "s"}
+    store = save(tmp_path / "run", a, b)
+    for array in (a["x"], a["y"], b["x"], b["y"]):
+        flip(store, array[-100:].tobytes())
+    assert run("diff", store, 0, 1).returncode == 4
+    report = document("diff", store, 0, 1, "--records", "--exit-code", status=7)
+    assert {each["path"]: (each["changes"], each.get("chunks", {}).get("changed"))
+            for each in report["changed"]} == {
+        "x": (["data"], 3), "y": (["data"], 1), "n": (["data"], None), "d": (["dtype"], None)}
+    assert "max_absolute" not in report["changed"][0] and report["unchanged"] == 1
+    text = ok("diff", store, 0, 1, "--records")
+    assert re.search(r"^~ +x +uint8\[3145728\] +data +3/3$", text, re.MULTILINE)
+    assert text.endswith("4 changed, 0 added, 0 removed, 1 the same\n")
+
+
+def test_the_same_content_in_other_chunks(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        array = np.arange(20_000.0).reshape(100, 200)
+        writer.save(0, {"x": array})
+        writer.save(1, {"x": array}, chunks=stepwell.ChunkShape(4096))
+        writer.save(2, {"x": array + np.eye(100, 200)}, chunks=stepwell.ChunkShape(8192, (1,)))
+    assert document("diff", tmp_path / "run", 0, 1)["same"] is True
+    for step in (0, 1):
+        (found,) = document("diff", tmp_path / "run", step, 2)["changed"]
+        check(found, array, array + np.eye(100, 200))
+
+
 def test_damage_is_not_a_difference(tmp_path: pathlib.Path) -> None:
     noise = np.random.default_rng(1).integers(0, 256, 1 << 18, dtype=np.uint8)
     store = save(tmp_path / "run", {"x": noise}, {"x": noise[::-1].copy()})

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import stepwell
 from stepwell._display import format_bytes
-from stepwell._program import cat, diff
+from stepwell._program import cat, diff, history
 from stepwell._text import counted
 
 _SCHEMA = 1
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="cat|diff|push|pull|ls|import|branch|branches")
+                                     metavar="cat|diff|history|push|pull|ls|import|branch|branches")
     show = commands.add_parser("cat", help="print arrays and values")
     show.add_argument("store", metavar="STORE")
     show.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -71,7 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("path", metavar="PATH", nargs="?", default="")
     compare.add_argument("--other", metavar="STORE")
     compare.add_argument("--exit-code", action="store_true")
-    for command in (show, compare):
+    compare.add_argument("--records", action="store_true")
+    over_time = commands.add_parser("history", help="print one leaf over time")
+    over_time.add_argument("store", metavar="STORE")
+    over_time.add_argument("path", metavar="PATH")
+    over_time.add_argument("--steps", metavar="FIRST:END")
+    over_time.add_argument("--slice", metavar="SLICE")
+    over_time.add_argument("--csv", action="store_true")
+    for command in (show, compare, over_time):
         command.add_argument("--untrusted", action="store_true")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
@@ -110,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, push, pull, ls, take, branch, branches):
+    for command in (show, compare, over_time, push, pull, ls, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -243,8 +250,8 @@ def _diff(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return diff.run(given)
 
 
-_COMMANDS = {"cat": _cat, "diff": _diff, "push": _push, "pull": _pull, "ls": _ls,
-             "import": _import, "branch": _branch, "branches": _branches}
+_COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "push": _push, "pull": _pull,
+             "ls": _ls, "import": _import, "branch": _branch, "branches": _branches}
 
 
 def _fail(message: str, code: str, status: int, given: Sequence[str], hint: str | None = None

@@ -1,33 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`stepwell diff`: what differs between two steps, of one store or of two."""
+"""`stepwell diff`: what differs between two steps, of one store or of two.
+
+Which leaves and chunks differ the steps' records tell (Store.changed). Of a leaf that differs each
+chunk is read once, and those that differ in both steps: the numbers that are printed need that.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import math
-import struct
-from collections.abc import Callable, Iterator
+import operator
+import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _store
+from .. import _stepwell, _store
 from .._display import format_bytes
 from .._load.source import Source, in_batches
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import Component, path_text
-from .._stepwell import StepTree, Wanted, decode_value
+from .._stepwell import LeafChange, StepTree, Wanted, decode_value
+from .._text import counted
 from .._views import ArrayView
 from ..errors import PathNotFoundError
 from . import selection
-from .values import described, printable, value_json
+from .values import described, printable, value_json, wide
 
 Path = tuple[Component, ...]
+Box = tuple[list[int], list[int]]  # start and stop
 
 _COMPARED_MAX = 1 << 18  # elements at one time, which take some ten times their bytes
 _DESCRIBED_MAX = 1000  # bytes of a value that is printed beside its type
-_COLUMNS = ("", "PATH", "WHAT", "CHANGES", "CHANGED", "MAX ABS", "MAX REL", "|A|", "|B|", "|A-B|")
+_COLUMNS = ("", "PATH", "WHAT", "CHANGES", "CHUNKS", "CHANGED", "MAX ABS", "MAX REL", "|A|", "|B|",
+            "|A-B|")
 _NUMBERS = ("max_absolute", "max_relative", "l2_a", "l2_b", "l2_difference")
 
 
@@ -104,7 +112,7 @@ class Comparison:
         self.changed_bytes += int(np.count_nonzero(other))
         self.changed_elements += int(np.count_nonzero(changed))
         with np.errstate(all="ignore"):
-            wide_a, wide_b = _wide(a), _wide(b)
+            wide_a, wide_b = wide(a), wide(b)
             size_a, size_b = np.abs(wide_a), np.abs(wide_b)
             nan_a, nan_b = np.isnan(size_a), np.isnan(size_b)
             self.nan_mismatches += int(np.count_nonzero(nan_a != nan_b))
@@ -126,19 +134,13 @@ class Comparison:
                 "nan_mismatches": self.nan_mismatches, **numbers}
 
 
-def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """In a type that holds each number, and the sums of their squares."""
-    if array.dtype.kind == "c":
-        return array.astype(np.complex128 if array.itemsize <= 8 else np.clongdouble)
-    return array.astype(np.float64 if array.itemsize <= 4 else np.longdouble)
-
-
 class Pair:
     """A path that both steps have."""
 
     def __init__(self, a: Entry, b: Entry) -> None:
         self.a, self.b = a, b
         self.changes: list[str] = []
+        self.found: LeafChange | None = None  # what the records tell of comparable content
         self.data: Comparison | None = None
         same_class = (a.is_node, a.is_value) == (b.is_node, b.is_value)
         if not same_class:
@@ -153,10 +155,19 @@ class Pair:
             self.is_comparable = record_a.dtype == record_b.dtype and (
                 record_a.shape == record_b.shape)
 
+    @property
+    def has_chunks(self) -> bool:
+        """True for arrays, and long values, whose content differs."""
+        return self.found is not None and self.found.chunk_count > 0
+
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "path": self.a.text, "changes": self.changes, "a": self.a.document(),
             "b": self.b.document()}
+        if self.has_chunks:
+            assert self.found is not None
+            document["chunks"] = {"changed": self.found.changed_chunks,
+                                  "count": self.found.chunk_count}
         if self.data is not None:
             document |= {"bytes": self.a.nbytes, **self.data.document()}
             document |= {name: value_json(document[name]) for name in _NUMBERS}
@@ -167,6 +178,9 @@ class Pair:
         if self.b.describe() != what:
             what += f" -> {self.b.describe()}"
         row = ["~", printable(self.a.text), what, ",".join(self.changes)]
+        if self.has_chunks:
+            assert self.found is not None
+            row.append(f"{self.found.changed_chunks:,}/{self.found.chunk_count:,}")
         if self.data is not None:
             numbers = self.data.document()
             percent = 100 * self.data.changed_bytes / max(self.a.nbytes, 1)
@@ -194,16 +208,23 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         entries_a, entries_b = ([] if isinstance(each, PathNotFoundError) else each
                                 for each in sides)
         pairs, removed, added = _paired(entries_a, entries_b)
+        head = ""
         itself = given.other is None and a._source.reader.commit == b._source.reader.commit
         if not itself:
-            _compare([pair for pair in pairs if pair.is_comparable], given.progress)
+            differing = _differing([pair for pair in pairs if pair.is_comparable])
+            head = _head(differing) if differing and not (given.json or given.records) else ""
+            if sys.stdout.isatty():  # what follows may take long
+                given.print(head)
+                sys.stdout.flush()
+                head = ""
+            _measure(differing, given)
         changed = [pair for pair in pairs if pair.changes]
         same = sum(1 for pair in pairs if not pair.changes and not pair.a.is_node)
         differ = bool(changed or removed or added)
         if given.exit_code and differ:
             given.status = 7
         if not given.json:
-            return {}, _text(changed, removed, added, same)
+            return {}, head + _text(changed, removed, added, same)
         listed = [[{**each.document(), "path": each.text} for each in entries]
                   for entries in (added, removed)]
         return {"a": {"store": given.store, "step": a.step},
@@ -275,64 +296,115 @@ def _counts(entry: Entry) -> bool:
 # ---- contents -----------------------------------------------------------------------------------
 
 
-def _compare(pairs: list[Pair], progress: Callable[[int, int], None]) -> None:
-    total = sum(pair.a.nbytes for pair in pairs)
-    done = 0
+def _differing(pairs: list[Pair]) -> list[Pair]:
+    """The pairs whose content differs, as the records tell."""
+    if not pairs:
+        return []
+    trees = [entry.source.tree for entry in (pairs[0].a, pairs[0].b)]
+    compared = _stepwell.compare_pairs(
+        trees[0], trees[1], [(pair.a.number, pair.b.number) for pair in pairs], False)
+    by_number = {change.before: change for change in compared.changed}
+    for pair in pairs:
+        pair.found = by_number.get(pair.a.number)
+    return [pair for pair in pairs if pair.found is not None]
+
+
+def _measure(pairs: list[Pair], given: argparse.Namespace) -> None:
+    """How far the pairs are apart, which needs their bytes; not with --records."""
     arrays = []
     for pair in pairs:
-        if pair.a.is_value:
-            if not _same_bits(pair.a.value(), pair.b.value()):
-                pair.changes.append("data")
-        else:
+        if not (pair.a.is_value or given.records):
             arrays.append(pair)
+        elif pair.a.is_value or not pair.changes:  # of arrays of two kinds only a read can tell
+            pair.changes.append("data")
+    total = sum(pair.a.nbytes for pair in arrays)
+    done = 0
     for batch in in_batches(arrays, lambda pair: pair.a.nbytes, selection.PIECE_BYTES):
-        for pair in batch:
-            pair.data = Comparison()
         if len(batch) == 1 and batch[0].a.nbytes > selection.PIECE_BYTES:
-            _compare_pieces(batch[0])
-        elif batch:
-            reads = [_read([getattr(pair, side) for pair in batch]) for side in ("a", "b")]
-            for pair, one, other in zip(batch, *reads, strict=True):
-                assert pair.data is not None
-                pair.data.add(one, other)
+            batch[0].data = _compare_pieces(batch[0])
+        else:
+            _compare_batch(batch)
         done += sum(pair.a.nbytes for pair in batch)
-        progress(done, total)
+        given.progress(done, total)
     for pair in arrays:
         if pair.data is not None and pair.data.changed_bytes:
-            pair.changes.append("data")
+            pair.changes.append("data")  # else only its kind differs
 
 
-def _read(entries: list[Entry]) -> list[np.ndarray[Any, Any]]:
-    source = entries[0].source
-    raws, stats = source.read_boxes([Wanted(entry.number) for entry in entries])
+def _boxes(pair: Pair) -> list[Box] | None:
+    """The boxes where the two arrays differ; None: anywhere."""
+    return _stepwell.changed_boxes(pair.a.source.tree, pair.a.number, pair.b.source.tree,
+                                   pair.b.number)
+
+
+def _compare_batch(pairs: list[Pair]) -> None:
+    """Reads all of b, and of a the boxes that differ: the rest of a is as in b."""
+    if not pairs:
+        return
+    boxes = [_boxes(pair) for pair in pairs]
+    others = _read(pairs[0].b.source, [Wanted(pair.b.number) for pair in pairs])
+    parts = iter(_read(pairs[0].a.source, [
+        wanted for pair, some in zip(pairs, boxes, strict=True)
+        for wanted in ([Wanted(pair.a.number)] if some is None else
+                       [Wanted(pair.a.number, *box) for box in some])]))
+    for pair, some, other in zip(pairs, boxes, others, strict=True):
+        one = next(parts) if some is None else other.copy()
+        for start, stop in some or ():
+            one[tuple(map(slice, start, stop))] = next(parts)
+        pair.data = Comparison()
+        pair.data.add(one, other)
+
+
+def _read(source: Source, wanted: list[Wanted]) -> list[np.ndarray[Any, Any]]:
+    raws, stats = source.read_boxes(wanted)
     source.account(stats)
     return [np.asarray(raw) for raw in raws]
 
 
-def _compare_pieces(pair: Pair) -> None:
-    one, other = (ArrayView(entry.source, entry.number) for entry in (pair.a, pair.b))
-    assert pair.data is not None
-    for piece in selection.pieces(one, selection.parse("...", one.shape)):
-        pair.data.add(selection.read(one, piece), selection.read(other, piece))
+def _compare_pieces(pair: Pair) -> Comparison:
+    """The same of an array that is read piece by piece."""
+    views = [ArrayView(entry.source, entry.number) for entry in (pair.a, pair.b)]
+    boxes = _boxes(pair)
+    data = Comparison()
+    for piece in selection.pieces(views[1], selection.parse("...", views[1].shape)):
+        other = selection.read(views[1], piece)
+        if boxes is None:
+            data.add(selection.read(views[0], piece), other)
+            continue
+        bounds = [(taken.numbers.start, taken.numbers.stop) for taken in piece]
+        within = [common for box in boxes if (common := _common(box, bounds))]
+        one = other.copy()
+        parts = _read(pair.a.source, [Wanted(pair.a.number, *box) for box in within])
+        for (start, stop), part in zip(within, parts, strict=True):
+            one[tuple([slice(low - begin, high - begin) for low, high, (begin, _) in
+                       zip(start, stop, bounds, strict=True)])] = part
+        data.add(one, other)
+    return data
 
 
-def _same_bits(a: Any, b: Any) -> bool:
-    """Returns true if two values are stored as the same bytes: NaN is itself, and 0 is not -0."""
-    if isinstance(a, complex) and isinstance(b, complex):
-        return _same_bits(a.real, b.real) and _same_bits(a.imag, b.imag)
-    if isinstance(a, float) and isinstance(b, float):
-        return struct.pack("d", a) == struct.pack("d", b)
-    return type(a) is type(b) and bool(a == b)
+def _common(box: Box, bounds: list[tuple[int, int]]) -> Box | None:
+    start = [max(low, begin) for low, (begin, _) in zip(box[0], bounds, strict=True)]
+    stop = [min(high, end) for high, (_, end) in zip(box[1], bounds, strict=True)]
+    return (start, stop) if all(map(operator.lt, start, stop)) else None
 
 
 # ---- text ---------------------------------------------------------------------------------------
+
+
+def _head(pairs: list[Pair]) -> str:
+    found = [pair.found for pair in pairs if pair.found is not None]
+    chunks = sum(change.changed_chunks for change in found)
+    count = sum(change.chunk_count for change in found)
+    return (f"{counted(len(found), 'leaf')} with other content: {chunks:,} of "
+            f"{counted(count, 'chunk')}, {format_bytes(sum(c.changed_bytes for c in found))}\n")
 
 
 def _text(changed: list[Pair], removed: list[Entry], added: list[Entry], same: int) -> str:
     rows = [["-", printable(each.text), each.describe(), "removed"] for each in removed]
     rows += [["+", printable(each.text), each.describe(), "added"] for each in added]
     rows += [pair.row() for pair in changed]
-    lines = _table([list(_COLUMNS), *rows]) if rows else []
+    columns = _COLUMNS[:max(map(len, rows), default=0)]
+    lines = _table([list(columns), *rows]) if rows else []
     nans = sum(pair.data.nan_mismatches for pair in changed if pair.data is not None)
     if nans:
         lines.append(f"{nans:,} {'element is' if nans == 1 else 'elements are'} NaN in one step "

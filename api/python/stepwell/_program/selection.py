@@ -78,8 +78,12 @@ def shape_of(taken: list[Taken]) -> tuple[int, ...]:
 
 def read(view: ArrayView, taken: list[Taken]) -> np.ndarray[Any, Any]:
     """All of it at once; reads the chunks that have it."""
-    return np.asarray(view[(*[
-        each.numbers[0] if each.is_index else _slice(each.numbers) for each in taken], ...)])
+    return np.asarray(view[index_of(taken)])
+
+
+def index_of(taken: list[Taken]) -> tuple[Any, ...]:
+    """The index that takes it of an array, as an array."""
+    return (*[each.numbers[0] if each.is_index else _slice(each.numbers) for each in taken], ...)
 
 
 def _slice(numbers: range) -> slice:

@@ -61,3 +61,10 @@ def array_json(array: np.ndarray[Any, Any]) -> Any:
 
 def _finite(numbers: Any) -> Any:
     return [*map(_finite, numbers)] if isinstance(numbers, list) else value_json(numbers)
+
+
+def wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In a type that holds each number, and the sums of their squares."""
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128 if array.itemsize <= 8 else np.clongdouble)
+    return array.astype(np.float64 if array.itemsize <= 4 else np.longdouble)
