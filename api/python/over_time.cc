@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/python/over_time.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "api/python/array_memory.h"
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/paths.h"
+#include "api/python/reader.h"
 #include "db/read/load_steps.h"
+#include "db/read/part_merge.h"
 #include "db/read/step_tree.h"
 
 namespace stepwell::python {
@@ -24,59 +30,59 @@ using format::LeafRecord;
 using Pairs = std::vector<std::pair<size_t, size_t>>;
 using Boxes = std::vector<std::pair<Extents, Extents>>;
 
-Tree& TreeOf(const Selection& selection) { return nb::cast<Tree&>(selection.tree); }
-
-std::vector<size_t> LeavesOf(const Selection& selection) {
-  return selection.number ? TreeOf(selection).LeavesBelow(*selection.number) : selection.leaves;
-}
-
 db::ComparedStep ComparedOf(const Tree& tree) {
   if (tree.reader() == nullptr) throw nb::value_error("a tree without its records' chunks");
   return {tree.reader().get(), tree.leaf_records()};
 }
 
 db::LeafChanges Compare(const Tree& before, const Tree& after,
-                        const std::vector<db::LeafPair>& pairs, bool elements) {
+                        const std::vector<db::LeafPair>& pairs, const db::CompareOptions& how) {
   const db::ComparedStep one = ComparedOf(before);
   const db::ComparedStep other = ComparedOf(after);
-  return Call([&] { return db::CompareLeaves(one, other, pairs, elements); });
+  return Call([&] { return db::CompareLeaves(one, other, pairs, how); });
 }
 
-// None: that step has nothing where the other one has something.
-StepChanges CompareSteps(const std::optional<Selection>& before,
-                         const std::optional<Selection>& after, bool elements) {
-  StepChanges found;
-  if (before && after) {
-    const db::StepTree& one = TreeOf(*before).tree();  // made here, where the GIL is held
-    const db::StepTree& other = TreeOf(*after).tree();
-    const std::vector<size_t> leaves_one = LeavesOf(*before);
-    const std::vector<size_t> leaves_other = LeavesOf(*after);
-    db::MatchedLeaves matched;
-    {
-      const nb::gil_scoped_release release;
-      matched = db::MatchLeaves(one, leaves_one, other, leaves_other);
-    }
-    db::LeafChanges compared = Compare(TreeOf(*before), TreeOf(*after), matched.pairs, elements);
-    found.unchanged = matched.pairs.size() - compared.changes.size();
-    found.removed = std::move(matched.removed);
-    found.added = std::move(matched.added);
-    found.changed = std::move(compared.changes);
-    found.stats = compared.stats;
-  } else if (before) {
-    found.removed = LeavesOf(*before);
-  } else if (after) {
-    found.added = LeavesOf(*after);
+// Raises IndexError unless all are records of the tree.
+void CheckNumbers(const Tree& tree, const std::vector<size_t>& numbers) {
+  for (const size_t number : numbers) {
+    if (number >= tree.leaf_records().size()) throw nb::index_error("no such record");
   }
+}
+
+// Numbers of leaves, ascending.
+StepChanges CompareSteps(const Tree& before, const std::vector<size_t>& leaves_before,
+                         const Tree& after, const std::vector<size_t>& leaves_after, bool elements,
+                         bool may_read) {
+  CheckNumbers(before, leaves_before);
+  CheckNumbers(after, leaves_after);
+  const db::StepTree& one = before.tree();  // made here, where the GIL is held
+  const db::StepTree& other = after.tree();
+  db::MatchedLeaves matched;
+  {
+    const nb::gil_scoped_release release;
+    matched = db::MatchLeaves(one, leaves_before, other, leaves_after);
+  }
+  StepChanges found;
+  if (!matched.pairs.empty()) {
+    db::LeafChanges compared =
+        Compare(before, after, matched.pairs, {.count_elements = elements, .may_read = may_read});
+    found.changed = std::move(compared.changes);
+    found.asked = std::move(compared.asked);
+    found.stats = compared.stats;
+  }
+  found.unchanged = matched.pairs.size() - found.changed.size();
+  found.removed = std::move(matched.removed);
+  found.added = std::move(matched.added);
   return found;
 }
 
-StepChanges ComparePairs(const Tree& before, const Tree& after, const Pairs& pairs, bool elements) {
+StepChanges ComparePairs(const Tree& before, const Tree& after, const Pairs& pairs) {
   std::vector<db::LeafPair> leaves;
   leaves.reserve(pairs.size());
   for (const auto& [one, other] : pairs) {
     leaves.push_back({before.At(static_cast<Place>(one)), after.At(static_cast<Place>(other))});
   }
-  db::LeafChanges compared = Compare(before, after, leaves, elements);
+  db::LeafChanges compared = Compare(before, after, leaves, {});
   StepChanges found;
   found.unchanged = leaves.size() - compared.changes.size();
   found.changed = std::move(compared.changes);
@@ -93,6 +99,18 @@ std::optional<Boxes> ChangedBoxes(const Tree& before, size_t number_before, cons
   Boxes found;
   for (const format::Box& box : *boxes) found.emplace_back(box.start, box.stop);
   return found;
+}
+
+// The tree of a step whose other shares lie on other machines' disks: `share` is part 0's, `others`
+// are their records, by part, as Reader::Records gives them. It does not load.
+std::unique_ptr<Tree> MergedTree(const Reader& share, const std::map<uint32_t, nb::bytes>& others) {
+  std::map<uint32_t, std::vector<LeafRecord>> records;
+  for (const auto& [part, bytes] : others) {
+    records.emplace(part, ValueOrThrow(format::DecodeRecords(
+                              AsBytes(std::string_view(bytes.c_str(), bytes.size())))));
+  }
+  const auto reader = db::ReadWithRecords(share.reader(), std::move(records), "the store");
+  return std::make_unique<Tree>(reader, Call([&] { return reader->Leaves(""); }));
 }
 
 // A step's records on the way to what a path names, and the place there.
@@ -211,14 +229,21 @@ void BindOverTime(nb::module_& m) {
       .def_ro("changed_chunks", &db::LeafChange::changed_chunks)
       .def_ro("changed_bytes", &db::LeafChange::changed_bytes)
       .def_ro("changed_elements", &db::LeafChange::changed_elements);
+  nb::class_<db::AskedBox>(m, "AskedBox")
+      .def_ro("change", &db::AskedBox::change)
+      .def_prop_ro("start", [](const db::AskedBox& asked) { return asked.box.start; })
+      .def_prop_ro("stop", [](const db::AskedBox& asked) { return asked.box.stop; });
   nb::class_<StepChanges>(m, "StepChanges")
       .def_ro("removed", &StepChanges::removed)
       .def_ro("added", &StepChanges::added)
       .def_ro("changed", &StepChanges::changed)
+      .def_ro("asked", &StepChanges::asked)
       .def_ro("unchanged", &StepChanges::unchanged)
       .def_ro("stats", &StepChanges::stats);
-  m.def("compare_steps", &CompareSteps, arg("before").none(), arg("after").none(), arg("elements"));
-  m.def("compare_pairs", &ComparePairs, arg("before"), arg("after"), arg("pairs"), arg("elements"));
+  m.def("compare_steps", &CompareSteps, arg("before"), arg("leaves_before"), arg("after"),
+        arg("leaves_after"), arg("elements"), arg("may_read") = true);
+  m.def("compare_pairs", &ComparePairs, arg("before"), arg("after"), arg("pairs"));
+  m.def("merged_tree", &MergedTree, arg("share"), arg("others"));
   m.def("changed_boxes", &ChangedBoxes, arg("before"), arg("number_before"), arg("after"),
         arg("number_after"));
   m.def("read_rows", &ReadRows, arg("leaves"), arg("boxes"), arg("out"),

@@ -21,6 +21,7 @@ struct StepChanges {
   std::vector<size_t> removed;
   std::vector<size_t> added;
   std::vector<db::LeafChange> changed;
+  std::vector<db::AskedBox> asked;  // `change`: in `changed`
   uint64_t unchanged = 0;
   db::LoadStats stats;
 };

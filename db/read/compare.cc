@@ -130,8 +130,8 @@ uint64_t CountDifferent(const std::byte* before, const std::byte* after, uint64_
 
 class Comparer {
  public:
-  Comparer(const ComparedStep& before, const ComparedStep& after, bool count_elements)
-      : before_(before), after_(after), count_elements_(count_elements) {}
+  Comparer(const ComparedStep& before, const ComparedStep& after, const CompareOptions& options)
+      : before_(before), after_(after), options_(options) {}
 
   Status Compare(const LeafPair& pair) {
     const LeafRecord& before = before_.records[pair.before];
@@ -149,7 +149,7 @@ class Comparer {
       return OkStatus();
     }
     if (after.kind == LeafKind::kValue) return CompareValues(before, after, found);
-    if (count_elements_) found.change.changed_elements = 0;
+    if (options_.count_elements) found.change.changed_elements = 0;
     found_.push_back(found);
     STEPWELL_RETURN_IF_ERROR(CompareArrays(before, after));
     if (!found_.back().differs && !found_.back().is_asked) found_.pop_back();
@@ -157,9 +157,15 @@ class Comparer {
   }
 
   Result<LeafChanges> Finish() {
-    STEPWELL_RETURN_IF_ERROR(ReadAsked());
-    for (const Found& found : found_) {
-      if (found.differs) changes_.changes.push_back(found.change);
+    if (options_.may_read) STEPWELL_RETURN_IF_ERROR(ReadAsked());
+    std::vector<size_t> places(found_.size());  // in the changes
+    for (size_t i = 0; i < found_.size(); ++i) {
+      places[i] = changes_.changes.size();
+      const bool is_open = found_[i].is_asked && !options_.may_read;
+      if (found_[i].differs || is_open) changes_.changes.push_back(found_[i].change);
+    }
+    for (Asked& asked : asked_) {
+      changes_.asked.push_back({places[asked.found], std::move(asked.box)});
     }
     return std::move(changes_);
   }
@@ -188,7 +194,7 @@ class Comparer {
     if (AreSame(grids_before, grids_after)) {
       return ForEachChunk(before, after, grids_before, grids_after,
                           [&](Box box, Verdict verdict) -> Status {
-                            if (verdict == Verdict::kUnknown || count_elements_) {
+                            if (verdict == Verdict::kUnknown || options_.count_elements) {
                               return Ask(after, std::move(box));
                             }
                             AddChanged(&found_.back(), SizeBytes(after, box));
@@ -220,6 +226,13 @@ class Comparer {
         }
       }
       same = found.change.changed_chunks == 0;
+      if (!is_known && !options_.may_read) {
+        found.is_asked = true;
+        found.change.changed_chunks = found.change.changed_bytes = 0;
+        found_.push_back(found);
+        asked_.push_back({found_.size() - 1, {}, 0});
+        return OkStatus();
+      }
       if (!is_known) {
         STEPWELL_ASSIGN_OR_RETURN(same, HaveSameBytes(before, after));
         found.change.changed_chunks = 0;
@@ -255,13 +268,13 @@ class Comparer {
     found->change.changed_bytes += size_bytes;
   }
 
-  // Of the leaf that was found last.
+  // Asks about a box of the leaf that was found last.
   Status Ask(const LeafRecord& leaf, Box box) {
     found_.back().is_asked = true;
     const uint64_t size_bytes = SizeBytes(leaf, box);
     asked_.push_back({found_.size() - 1, std::move(box), size_bytes});
     asked_bytes_ += size_bytes;
-    return asked_bytes_ < kBatchBytes ? OkStatus() : ReadAsked();
+    return asked_bytes_ < kBatchBytes || !options_.may_read ? OkStatus() : ReadAsked();
   }
 
   Status ReadAsked() {
@@ -276,7 +289,7 @@ class Comparer {
           CountDifferent(bytes_before_.data() + offset, bytes_after_.data() + offset,
                          asked.size_bytes / item_bytes, item_bytes);
       if (different != 0) AddChanged(&found, asked.size_bytes);
-      if (count_elements_) *found.change.changed_elements += different;
+      if (options_.count_elements) *found.change.changed_elements += different;
       offset += asked.size_bytes;
     }
     asked_.clear();
@@ -301,7 +314,7 @@ class Comparer {
 
   const ComparedStep before_;
   const ComparedStep after_;
-  const bool count_elements_;
+  const CompareOptions options_;
   std::vector<Found> found_;
   std::vector<Asked> asked_;
   uint64_t asked_bytes_ = 0;
@@ -348,8 +361,8 @@ MatchedLeaves MatchLeaves(const StepTree& before, std::span<const size_t> leaves
 }
 
 Result<LeafChanges> CompareLeaves(const ComparedStep& before, const ComparedStep& after,
-                                  std::span<const LeafPair> pairs, bool count_elements) {
-  Comparer comparer(before, after, count_elements);
+                                  std::span<const LeafPair> pairs, const CompareOptions& options) {
+  Comparer comparer(before, after, options);
   for (const LeafPair& pair : pairs) STEPWELL_RETURN_IF_ERROR(comparer.Compare(pair));
   return comparer.Finish();
 }

@@ -49,9 +49,23 @@ struct LeafChange {
   std::optional<uint64_t> changed_elements;  // where it was asked for, and both are such an array
 };
 
+// A box of a leaf, or a whole value, that only its bytes can tell of.
+struct AskedBox {
+  size_t change = 0;  // in LeafChanges::changes
+  format::Box box;    // of a value: without axes
+};
+
 struct LeafChanges {
   std::vector<LeafChange> changes;  // in the order of the pairs
   LoadStats stats;                  // all zero: nothing was read
+  // Without CompareOptions::may_read: what was not read. Its leaves are among the changes, and
+  // count what is known without it.
+  std::vector<AskedBox> asked;
+};
+
+struct CompareOptions {
+  bool count_elements = false;
+  bool may_read = true;
 };
 
 // Returns the pairs that differ. Chunks on the same grid are compared by their hashes. Another
@@ -59,7 +73,7 @@ struct LeafChanges {
 // `count_elements` it reads the chunks whose hashes differ, too, and a chunk counts as changed only
 // if one of its elements is: elements are compared bit for bit. kDataLoss as StepReader::Load.
 Result<LeafChanges> CompareLeaves(const ComparedStep& before, const ComparedStep& after,
-                                  std::span<const LeafPair> pairs, bool count_elements);
+                                  std::span<const LeafPair> pairs, const CompareOptions& options);
 
 // The boxes of the chunks that differ between two arrays of one dtype and shape; none where the
 // records cannot tell. kDataLoss: a record contradicts itself.

@@ -11,6 +11,7 @@
 #include "db/layout.h"
 #include "db/read/load_steps.h"
 #include "format/key.h"
+#include "format/piece.h"
 #include "tests/db/support/damage_support.h"
 #include "tests/db/support/store_support.h"
 
@@ -61,7 +62,7 @@ class CompareTest : public ::testing::Test {
   static Result<LeafChanges> Compare(const Step& before, const Step& after, bool elements) {
     std::vector<LeafPair> pairs(before.records.size());
     for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = {i, i};
-    return CompareLeaves(before.compared(), after.compared(), pairs, elements);
+    return CompareLeaves(before.compared(), after.compared(), pairs, {.count_elements = elements});
   }
 
   static std::vector<std::string> NamesOf(const LeafChanges& changes, const Step& step) {
@@ -125,6 +126,32 @@ TEST_F(CompareTest, ChunksWithoutAHashAreReadAndCompared) {
       EXPECT_FALSE(boxes->has_value());
     }
   }
+}
+
+TEST_F(CompareTest, WhatMayNotBeReadIsAsked) {
+  Save(1, 2, specs_);
+  Save(2, 3, specs_);
+  const Step one = Read(1);
+  Step other = Read(2);
+  std::vector<LeafPair> pairs(one.records.size());
+  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = {i, i};
+  for (LeafRecord& record : other.records) {
+    for (format::ChunkRecord& chunk : record.chunks) {
+      if (record.key == KeyOf("state", "b") || record.key == KeyOf("state", "text")) {
+        chunk.hash = {};
+      }
+    }
+  }
+  const auto changes = CompareLeaves(one.compared(), other.compared(), pairs, {.may_read = false});
+  ASSERT_OK(changes.status());
+  EXPECT_EQ(changes->stats.reads, 0U);
+  EXPECT_THAT(NamesOf(*changes, other), ElementsAre("a", "b", "c", "text"));
+  uint64_t elements = 0;
+  for (const AskedBox& asked : changes->asked) {
+    EXPECT_EQ(changes->changes[asked.change].changed_chunks, 0U);
+    if (asked.change == 1) elements += format::ChunkBytes(format::Extents(asked.box), 1);
+  }
+  EXPECT_EQ(elements, 1000U * 1100U);
 }
 
 TEST_F(CompareTest, BoxesOfTheChunksThatDiffer) {

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from equality import bits
-from group_runs import run
+from group_runs import machines, run
 from test_damage import flip
 from test_leaves import DTYPES, sample
 
@@ -317,16 +317,21 @@ def test_random_trees(store):
 LEAVES = ["rows", "both", "tuple", "whole", "scalar", "empty", "large", "prime"]
 
 
-def test_steps_of_several_processes(tmp_path: pathlib.Path) -> None:
-    root = tmp_path / "store"
+@pytest.mark.parametrize("disks", ["shared", "local"])
+def test_steps_of_several_processes(tmp_path: pathlib.Path, disks: str) -> None:
+    two = machines(tmp_path, 0, 1) if disks == "local" else [tmp_path / "store"] * 2
+    four = machines(tmp_path, 0, 1, 2, 3) if disks == "local" else [tmp_path / "store"] * 4
     every = {str(process): LEAVES for process in range(4)}
-    save = ["save", {"step": 1, "leaves": every}]
-    same = ["save", {"step": 2, "content": 1, "leaves": every}]
-    other = ["save", {"step": 3, "leaves": every}]
-    for said in run(root, [["open", {}], save, same, other,
-                           ["changed", {"steps": [1, 2], "elements": False}],
-                           ["changed", {"steps": [2, 3], "elements": False}],
-                           ["changed", {"steps": [2, 3], "elements": True}], ["close", {}]]):
+    acts: list[Any] = [
+        ["open", {"disks": disks}], ["save", {"step": 1, "leaves": every}],
+        ["save", {"step": 2, "content": 1, "leaves": every}],
+        ["save", {"step": 3, "leaves": every}],
+        ["changed", {"steps": [1, 2], "elements": False}],
+        ["changed", {"steps": [2, 3], "elements": False}],
+        ["changed", {"steps": [2, 3], "elements": True}],
+        ["changed", {"steps": [2, 9], "elements": True}], ["close", {}]]
+    reads = 0
+    for said in run(two, acts):
         assert said.gave(4) == [{}, len(LEAVES) + 3, 0]
         changed, unchanged, read = said.gave(5)
         assert (sorted(changed), unchanged, read) == (
@@ -334,18 +339,25 @@ def test_steps_of_several_processes(tmp_path: pathlib.Path) -> None:
             2, 0)
         assert all(one == other for one, other, _ in changed.values())
         counted, _, read = said.gave(6)
-        assert read == 2 * sum(chunks for chunks, _, _ in counted.values() if chunks)
+        reads += read
+        assert {path: leaf[:2] for path, leaf in counted.items()} == {
+            path: leaf[:2] for path, leaf in changed.items()}
         assert counted["params/prime"][2] == 2097166 and counted["params/both"][2] == 64
+        assert said.lines[7]["error"] == "StepNotFoundError"
+    chunks = 2 * sum(leaf[0] for leaf in counted.values())
+    assert reads == (chunks if disks == "local" else 2 * chunks)  # each its own, or all
     # Other processes, on another mesh: other shards, and so other chunks.
-    for said in run(root, [["open", {}], ["save", {"step": 4, "content": 1, "leaves": every}],
-                           ["changed", {"steps": [1, 4], "elements": False}],
-                           ["changed", {"steps": [3, 4], "elements": True}], ["close", {}]],
-                    processes=4, devices=8):
+    for said in run(four, [
+            ["open", {"disks": disks}], ["save", {"step": 4, "content": 1, "leaves": every}],
+            ["changed", {"steps": [1, 4], "elements": False}],
+            ["changed", {"steps": [3, 4], "elements": True}], ["close", {}]],
+            processes=4, devices=8):
         changed, unchanged, read = said.gave(2)
-        assert (changed, unchanged) == ({}, len(LEAVES) + 3) and read > 0
-        counted, _, _ = said.gave(3)
-        assert counted["params/large"][2] == 64 * 4096
-    with stepwell.open(root, "r") as store:  # a process alone
+        assert (changed, unchanged) == ({}, len(LEAVES) + 3)
+        assert said.gave(3)[0]["params/large"][2] == 64 * 4096
+    if disks == "local":
+        return
+    with stepwell.open(two[0], "r") as store:  # a process alone
         assert store.changed(1, 4).same and chunks_read(store) > 0
         assert store.changed(1, 2).same and chunks_read(store) == 0
         assert store.changed(2, 3, "params/prime").changed["params/prime"].chunks > 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import SupportsIndex, TypeVar
 
-from . import _stepwell
+from ._backend.changes import LeafDifference
 from ._display import ROWS_MAX, format_bytes
 from ._lifetime import OpenStore
 from ._load.source import Source
@@ -18,7 +18,7 @@ from ._pytree.records import PathLike
 from ._pytree.tree import LITERAL, path_text
 from ._runtime.arguments import check_path, step_number
 from ._runtime.gc_pause import paused
-from ._stepwell import LeafChange, Selection, StepTree
+from ._stepwell import Selection, StepTree
 from ._text import counted
 from ._views import LeafInfo, info_of, lines_of
 from .errors import PathNotFoundError
@@ -114,12 +114,11 @@ def changed(self: OpenStore, a: SupportsIndex, b: SupportsIndex, path: PathLike 
         shape in both steps.
 
     Raises StepNotFoundError, PathNotFoundError when neither step has the path, CorruptionError when
-    records, or chunks that must be read, are damaged. With local disks it is an Error.
+    records, or chunks that must be read, are damaged. With local disks it is collective.
     """
     check_path(path)
     numbers = step_number(a), step_number(b)
     self._check()
-    self._backend.whole("comparing steps")
     before, after = (self._source(number) for number in numbers)
     with paused():
         selections = _selected(before, after, path), _selected(after, before, path)
@@ -127,33 +126,46 @@ def changed(self: OpenStore, a: SupportsIndex, b: SupportsIndex, path: PathLike 
             if isinstance(missing, PathNotFoundError) and all(
                     isinstance(each, PathNotFoundError) for each in selections):
                 raise missing
-        one, other = (None if isinstance(each, PathNotFoundError) else each for each in selections)
-        found = _stepwell.compare_steps(one, other, elements)
-        self._account(found.stats)
-        names = _Names(before.reader.only_state and after.reader.only_state)
-        added = names.infos(other.tree, found.added) if other is not None else {}
-        removed = names.infos(one.tree, found.removed) if one is not None else {}
-        leaves = {} if one is None or other is None else names.by_path(
-            other.tree, [change.after for change in found.changed],
-            [names.leaf(one.tree, other.tree, change) for change in found.changed])
-        return Changed(before.step, after.step, MappingProxyType(added),
-                       MappingProxyType(removed), MappingProxyType(leaves), found.unchanged)
+        sources = [source if isinstance(each, PathNotFoundError) else each[0]
+                   for source, each in zip((before, after), selections, strict=True)]
+        leaves = [[] if isinstance(each, PathNotFoundError) else _leaves(each[1])
+                  for each in selections]
+    found = self._backend.compare(sources[0], sources[1], leaves[0], leaves[1], elements)
+    self._account(found.stats)
+    with paused():
+        names = _Names(_has_only_state(before) and _has_only_state(after))
+        one, other = (source.tree for source in sources)
+        changes = names.by_path(other, [change.after for change in found.changed],
+                                [names.leaf(one, other, change) for change in found.changed])
+        return Changed(before.step, after.step, MappingProxyType(names.infos(other, found.added)),
+                       MappingProxyType(names.infos(one, found.removed)),
+                       MappingProxyType(changes), found.unchanged)
+
+
+def _has_only_state(source: Source) -> bool:
+    return [item.name for item in source.reader.items] == ["state"]
 
 
 def _selected(source: Source, other: Source, path: PathLike | None
-              ) -> Selection | PathNotFoundError:
-    """Resolves the path in one step. Where the other step has the item `state` alone, the path may
-    leave its name out, and means that item here, too."""
+              ) -> tuple[Source, Selection] | PathNotFoundError:
+    """Resolves the path in one step, and returns a source of the records there, too. Where the
+    other step has the item `state` alone, the path may leave its name out, and means that item
+    here, too."""
     try:
-        return source.select(path, whole=True)[1]
+        return source.select(path, whole=True)
     except PathNotFoundError as error:
-        if not path or not other.reader.only_state or source.reader.only_state:
+        if not path or not _has_only_state(other) or _has_only_state(source):
             return error
         try:
             inside = f"state/{path}" if isinstance(path, str) else ("state", *path)
-            return source.select(inside, whole=True)[1]
+            return source.select(inside, whole=True)
         except PathNotFoundError:
             return error
+
+
+def _leaves(selection: Selection) -> list[int]:
+    number = selection.number
+    return selection.leaves if number is None else selection.tree.leaves(number)
 
 
 class _Names:
@@ -179,7 +191,7 @@ class _Names:
     def infos(self, tree: StepTree, numbers: list[int]) -> dict[PathLike, LeafInfo]:
         return self.by_path(tree, numbers, [info_of(tree, number) for number in numbers])
 
-    def leaf(self, one: StepTree, other: StepTree, change: LeafChange) -> ChangedLeaf:
+    def leaf(self, one: StepTree, other: StepTree, change: LeafDifference) -> ChangedLeaf:
         return ChangedLeaf(
             self.text(other, change.after), str(other.components(change.after)[0][1]),
             info_of(one, change.before), info_of(other, change.after), change.changed_chunks,

@@ -17,6 +17,7 @@ from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
 from .._stepwell import SaveRequest
+from .changes import StepDifference, compare
 from .export_options import ExportReport, ExportRequest, run_export
 from .orbax_source import OrbaxSource, check_new
 
@@ -68,6 +69,11 @@ class Backend(Protocol):
     def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
         """Returns the source of the newest step; None without any."""
 
+    def compare(self, before: Source, after: Source, leaves_before: list[int],
+                leaves_after: list[int], elements: bool) -> StepDifference:
+        """Compares leaves of two steps, numbered as in their trees. `elements`: counts those that
+        changed."""
+
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
 
@@ -87,6 +93,8 @@ class Backend(Protocol):
 
 class CoreReads:
     """Reads that a core which has all parts of every step answers by itself."""
+
+    compare = staticmethod(compare)
 
     def __init__(self, core: _stepwell.Core) -> None:
         self._core = core

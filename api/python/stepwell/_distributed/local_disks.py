@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from .. import _stepwell
 from .._backend.backend import SourceOf, StepOf
+from .._backend.changes import StepDifference
 from .._backend.export_options import ExportReport, ExportRequest
 from .._load.source import Account, Source
 from .._retention import Fields, fields_of
@@ -25,6 +26,7 @@ from .._stepwell import LoadStats, Wanted
 from ..errors import Error, OutcomeUnknownError
 from .coordinator import broadcast, receive
 from .group import Group, _log
+from .local_disks_changed import LocalDisksComparison
 from .local_disks_export import LocalDisksExport
 from .messages import Decision, Proposal, StepContents, StepVote, pack_text, unpack_text
 from .opening import Opening
@@ -95,6 +97,11 @@ class LocalDisks(Group):
         raise Error(f"{what} needs all parts of a step on one file system; those of "
                     f"{self._root!r} lie on disks of several machines. Export the step to a file "
                     "system that all processes see")
+
+    def compare(self, before: Source, after: Source, leaves_before: list[int],
+                leaves_after: list[int], elements: bool) -> StepDifference:
+        comparison = LocalDisksComparison(self._lockstep, before, after, elements)
+        return comparison.run(leaves_before, leaves_after)
 
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport:

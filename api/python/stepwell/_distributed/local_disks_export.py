@@ -125,7 +125,7 @@ class LocalDisksExport:
             request = self._request
             root = next(share for share in self._shares if share.part == 0)
             self._made = root.core.begin_export(
-                root.reader, _cut(have, came), request.dest, self._options)
+                root.reader, cut_records(have, came), request.dest, self._options)
             stack.callback(self._made.close)
             holder = {part: process for process, each in enumerate(have) for part, _ in each.parts}
             plans: list[list[Any]] = [[] for _ in have]
@@ -156,7 +156,7 @@ class LocalDisksExport:
         return Value(vars(ExportReport.of(made, self._options.leaves.name)))
 
 
-def _cut(have: list[ExportShare], came: list[bytes]) -> dict[int, bytes]:
+def cut_records(have: list[ExportShare], came: list[bytes]) -> dict[int, bytes]:
     """Cuts each part's records out of what came from the processes."""
     records = {}
     for each, data in zip(have, came, strict=True):

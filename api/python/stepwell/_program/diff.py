@@ -158,7 +158,8 @@ class Pair:
     @property
     def has_chunks(self) -> bool:
         """True for arrays, and long values, whose content differs."""
-        return self.found is not None and self.found.chunk_count > 0
+        return (self.found is not None and self.found.chunk_count > 0
+                and "data" in self.changes)
 
     def document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -181,6 +182,8 @@ class Pair:
         if self.has_chunks:
             assert self.found is not None
             row.append(f"{self.found.changed_chunks:,}/{self.found.chunk_count:,}")
+        elif self.data is not None:
+            row.append("")
         if self.data is not None:
             numbers = self.data.document()
             percent = 100 * self.data.changed_bytes / max(self.a.nbytes, 1)
@@ -302,7 +305,7 @@ def _differing(pairs: list[Pair]) -> list[Pair]:
         return []
     trees = [entry.source.tree for entry in (pairs[0].a, pairs[0].b)]
     compared = _stepwell.compare_pairs(
-        trees[0], trees[1], [(pair.a.number, pair.b.number) for pair in pairs], False)
+        trees[0], trees[1], [(pair.a.number, pair.b.number) for pair in pairs])
     by_number = {change.before: change for change in compared.changed}
     for pair in pairs:
         pair.found = by_number.get(pair.a.number)
