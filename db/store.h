@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -40,6 +41,7 @@ using stepwell::RecoveryReport;
 using stepwell::RepairReport;
 using stepwell::RetentionReport;
 using stepwell::SaveHandle;
+using stepwell::SaveStats;
 using stepwell::SpaceStats;
 using stepwell::StoreStats;
 using stepwell::VerifyOptions;
@@ -236,6 +238,13 @@ class StoreReader {
   // By the rules that this was opened with; without, in a store that is open for reading, by those
   // of the last process that saved.
   virtual Result<RetentionReport> Retention() = 0;
+  // What deleting each of these steps alone would free: the bytes of the payloads that no other
+  // step has, whether the step wrote them or refers to them. Of all steps if none is named.
+  // kNotFound: one is not there. No value: the records of the step, or of one that has payloads in
+  // the same segments, cannot be read. Reads the records of these steps, and no arrays. In a group:
+  // of this store's part.
+  virtual Result<std::map<uint64_t, std::optional<uint64_t>>> FreesBytes(
+      std::span<const uint64_t> steps) = 0;
   virtual const RecoveryReport& recovery() const = 0;
   virtual const std::string& path() const = 0;
   // Random, made with the store; of part 0 the id of its group.

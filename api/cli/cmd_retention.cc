@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell retention STORE`: which rule keeps each step, and what the next save deletes.
+// `stepwell retention STORE`: which rule keeps each step, what the next save deletes, and
+// what deleting a step frees.
+#include <map>
+#include <optional>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -17,12 +21,24 @@ std::string KeptBy(const RetentionReport& report, const RetentionReport::Step& s
   return step.goes_next ? "nothing: the next save deletes it" : text.empty() ? "-" : text;
 }
 
-Json RetentionJson(const StoreArguments& arguments, const RetentionReport& report) {
+// By step: what deleting it would free; no value where it is not known.
+using FreesBytes = std::map<uint64_t, std::optional<uint64_t>>;
+
+// A step may have come since.
+std::optional<uint64_t> FreedBy(const FreesBytes& frees, uint64_t step) {
+  const auto it = frees.find(step);
+  return it == frees.end() ? std::nullopt : it->second;
+}
+
+Json RetentionJson(const StoreArguments& arguments, const RetentionReport& report,
+                   const FreesBytes& frees) {
   Json steps = Json::array();
   for (const RetentionReport::Step& step : report.steps) {
     Json kept_by = Json::array();
     for (const size_t rule : step.kept_by) kept_by.push_back(report.rule_texts[rule]);
+    const auto bytes = FreedBy(frees, step.step);
     steps.push_back({{"step", step.step},
+                     {"frees_bytes", bytes ? Json(*bytes) : Json()},
                      {"pinned", step.pinned},
                      {"kept_by", kept_by},
                      {"goes_next", step.goes_next}});
@@ -34,7 +50,7 @@ Json RetentionJson(const StoreArguments& arguments, const RetentionReport& repor
           {"warnings", report.warnings}};
 }
 
-std::string RetentionText(const RetentionReport& report) {
+std::string RetentionText(const RetentionReport& report, const FreesBytes& frees) {
   std::string text;
   for (const std::string& rule : report.rule_texts) {
     text += StrCat(text.empty() ? "keeps " : "  and ", Printable(rule), "\n");
@@ -44,19 +60,22 @@ std::string RetentionText(const RetentionReport& report) {
     text += StrCat("warning: ", Printable(warning), "\n");
   }
   if (report.steps.empty()) return text + "no steps\n";
-  std::vector<std::vector<std::string>> rows = {{"STEP", "KEPT BY"}};
+  std::vector<std::vector<std::string>> rows = {{"STEP", "FREES", "KEPT BY"}};
   for (const RetentionReport::Step& step : report.steps) {
-    rows.push_back({std::to_string(step.step), KeptBy(report, step)});
+    const auto bytes = FreedBy(frees, step.step);
+    rows.push_back(
+        {std::to_string(step.step), bytes ? HumanBytes(*bytes) : "?", KeptBy(report, step)});
   }
-  return StrCat(text, "\n", Table(rows, {true, false}));
+  return StrCat(text, "\n", Table(rows, {true, true, false}));
 }
 
 Result<CommandResult> RunRetention(const StoreArguments& arguments, Invocation* invocation) {
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const RetentionReport report, store.Retention());
+  STEPWELL_ASSIGN_OR_RETURN(const FreesBytes frees, store.FreesBytes());
   CommandResult outcome;
-  outcome.text =
-      invocation->json ? JsonText(RetentionJson(arguments, report)) : RetentionText(report);
+  outcome.text = invocation->json ? JsonText(RetentionJson(arguments, report, frees))
+                                  : RetentionText(report, frees);
   return outcome;
 }
 

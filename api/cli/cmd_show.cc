@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell show STORE [STEP] [PATH]`: the tree of a step, without reading any array.
+#include <optional>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -101,19 +103,22 @@ std::string TreeText(const Selection& selection) {
   return Table(rows, {false, false, true, true, true, false});
 }
 
-std::string StepText(const StepInfo& step) {
+// Deleting the step frees `frees_bytes`; none: it is not known.
+std::string StepText(const StepInfo& step, std::optional<uint64_t> frees_bytes) {
   std::string text = StrCat(
       Emphasize(StrCat("step ", step.step), "1"), ", committed ", LocalTime(step.time), ": ",
       Plural(step.leaves, "leaf", "leaves"), ", ", HumanBytes(step.logical_bytes), ", stored in ",
       HumanBytes(step.stored_bytes),
       step.referenced_bytes == 0 ? "" : StrCat(", ", HumanBytes(step.owned_bytes()), " its own"),
+      frees_bytes ? StrCat("; deleting it frees ", HumanBytes(*frees_bytes))
+                  : "; what deleting it frees is not known",
       "\n");
   if (!step.metadata_json.empty()) text += StrCat("metadata ", Printable(step.metadata_json), "\n");
   if (!step.metrics_json.empty()) text += StrCat("metrics ", Printable(step.metrics_json), "\n");
   return text;
 }
 
-Json StepJson(const StepInfo& step) {
+Json StepJson(const StepInfo& step, std::optional<uint64_t> frees_bytes) {
   Json items = Json::array();
   for (const ItemInfo& item : step.items) {
     items.push_back({{"name", item.name},
@@ -130,7 +135,8 @@ Json StepJson(const StepInfo& step) {
           {"leaves", step.leaves},
           {"logical_bytes", step.logical_bytes},
           {"stored_bytes", step.stored_bytes},
-          {"owned_bytes", step.owned_bytes()}};
+          {"owned_bytes", step.owned_bytes()},
+          {"frees_bytes", frees_bytes ? Json(*frees_bytes) : Json()}};
 }
 
 // Which device holds which slice of each array.
@@ -164,13 +170,19 @@ Result<CommandResult> RunShow(const ShowArguments& arguments, Invocation* invoca
   STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, arguments.step));
   STEPWELL_ASSIGN_OR_RETURN(const Selection selection, Select(step, arguments.path));
+  std::optional<uint64_t> frees_bytes;
+  if (selection.text.empty() || invocation->json) {
+    // Deleted meanwhile, it frees nothing that could be named.
+    const auto frees = store.FreesBytes({step.info().step});
+    if (frees.ok()) frees_bytes = frees->at(step.info().step);
+  }
   CommandResult outcome;
   if (invocation->json) {
     Json entries = Json::array();
     for (const Entry& entry : selection.entries) entries.push_back(EntryJson(entry));
     outcome.text = JsonText({{"schema", kJsonSchema},
                              {"store", arguments.store},
-                             {"step", StepJson(step.info())},
+                             {"step", StepJson(step.info(), frees_bytes)},
                              {"path", selection.text},
                              {"entries", std::move(entries)}});
     return outcome;
@@ -179,7 +191,7 @@ Result<CommandResult> RunShow(const ShowArguments& arguments, Invocation* invoca
     outcome.text = PathsText(selection);
     return outcome;
   }
-  if (selection.text.empty()) outcome.text = StepText(step.info());
+  if (selection.text.empty()) outcome.text = StepText(step.info(), frees_bytes);
   outcome.text += arguments.sharding ? ShardingsText(selection) : TreeText(selection);
   return outcome;
 }

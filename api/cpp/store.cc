@@ -172,6 +172,12 @@ Result<RetentionReport> Store::Retention() {
   return core_->store->Retention();
 }
 
+Result<std::map<uint64_t, std::optional<uint64_t>>> Store::FreesBytes(
+    const std::vector<uint64_t>& steps) {
+  STEPWELL_CHECK_OPEN_();
+  return core_->store->FreesBytes(steps);
+}
+
 Result<StoreStats> Store::Stats() {
   STEPWELL_CHECK_OPEN_();
   return core_->store->Stats();

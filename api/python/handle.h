@@ -32,6 +32,7 @@ class Handle {
   uint64_t step() const { return handle_.step(); }
   bool done() const { return handle_.done(); }
   bool skipped() const { return handle_.skipped(); }
+  std::optional<db::SaveStats> stats() const { return handle_.stats(); }
   nb::object error() const { return MakeException(handle_.status()); }
 
   // Returns true if the save finished in time. Without a timeout it waits for ever. Ctrl-C

@@ -247,6 +247,10 @@ class Core {
   db::RetentionReport Retention() {
     return Call([&] { return store_->Retention(); });
   }
+  // For no steps those of all.
+  std::map<uint64_t, std::optional<uint64_t>> FreesBytes(const std::vector<uint64_t>& steps) {
+    return Call([&] { return store_->FreesBytes(steps); });
+  }
   const db::RecoveryReport& Recovery() const { return store_->recovery(); }
 
   void Close() {
@@ -300,6 +304,7 @@ NB_MODULE(_stepwell, m) {
   nb::class_<sp::Handle>(m, "Handle")
       .def_prop_ro("step", &sp::Handle::step)
       .def_prop_ro("skipped", &sp::Handle::skipped)
+      .def_prop_ro("stats", &sp::Handle::stats)
       .def("done", &sp::Handle::done)
       .def("error", &sp::Handle::error, nb::sig("def error(self) -> BaseException | None"))
       .def("wait", &sp::Handle::Wait, arg("timeout").none() = nb::none())
@@ -378,6 +383,7 @@ NB_MODULE(_stepwell, m) {
            arg("poll_s"))
       .def("stats", &sp::Core::Stats)
       .def("retention", &sp::Core::Retention)
+      .def("frees_bytes", &sp::Core::FreesBytes, arg("steps"))
       .def("recovery", &sp::Core::Recovery, nb::rv_policy::copy)
       .def("close", &sp::Core::Close);
 }

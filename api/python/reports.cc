@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+
 #include "db/store.h"
 
 namespace stepwell::python {
@@ -114,6 +116,21 @@ void BindReports(nb::module_& m) {
       .def_ro("steps_rewritten", &RepairReport::steps_rewritten)
       .def_ro("losses", &RepairReport::losses)
       .def_ro("losses_accepted", &RepairReport::losses_accepted);
+
+  using db::SaveStats;
+  const auto seconds = [](std::chrono::nanoseconds SaveStats::*time) {
+    return [time](const SaveStats& stats) {
+      return std::chrono::duration<double>(stats.*time).count();
+    };
+  };
+  nb::class_<SaveStats>(m, "SaveStats")
+      .def_ro("logical_bytes", &SaveStats::logical_bytes)
+      .def_ro("stored_bytes", &SaveStats::stored_bytes)
+      .def_ro("referenced_bytes", &SaveStats::referenced_bytes)
+      .def_prop_ro("owned_bytes", &SaveStats::owned_bytes)
+      .def_ro("chunks", &SaveStats::chunks)
+      .def_prop_ro("snapshot_s", seconds(&SaveStats::snapshot_time))
+      .def_prop_ro("durable_s", seconds(&SaveStats::durable_time));
 
   using db::RetentionReport;
   nb::class_<RetentionReport::Step>(m, "StepRetention")

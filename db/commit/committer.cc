@@ -2,6 +2,7 @@
 #include "db/commit/committer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "io/invariant.h"
@@ -259,6 +260,16 @@ void Committer::NoteSaved(const CommitBatch& batch, const BatchEntry& entry) {
   const auto row = static_cast<size_t>(&entry - batch.entries.data());
   options_->instruments->Committed(entry.job->times, batch.times, row, entry.job->step,
                                    saved->record.logical_bytes, retired);
+  const SaveTimes& times = entry.job->times;
+  SaveStats stats;
+  stats.logical_bytes = saved->record.logical_bytes;
+  stats.stored_bytes = saved->record.stored_bytes;
+  stats.referenced_bytes = saved->record.referenced_bytes;
+  stats.chunks = saved->record.chunk_count;
+  stats.snapshot_time = std::chrono::nanoseconds(times.snapshot_end_ns - times.start_ns);
+  stats.durable_time = std::chrono::nanoseconds(options_->instruments->Now() - times.start_ns);
+  const io::MutexLock lock(&entry.job->state->mutex);
+  entry.job->state->stats = stats;
 }
 
 // The store is frozen. Frames that reached the disk may be found there, flushed or not, so only

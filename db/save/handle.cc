@@ -23,6 +23,12 @@ bool SaveHandle::skipped() const {
   return state_->skipped;
 }
 
+std::optional<SaveStats> SaveHandle::stats() const {
+  if (state_ == nullptr) return std::nullopt;
+  const io::MutexLock lock(&state_->mutex);
+  return state_->done && state_->status.ok() ? state_->stats : std::nullopt;
+}
+
 bool SaveHandle::WaitFor(std::chrono::milliseconds timeout) const {
   if (state_ == nullptr) return true;
   if (state_->pump) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "db/store.h"
 #include "io/executor.h"
@@ -31,7 +32,8 @@ struct SaveHandle::State {
   bool done STEPWELL_GUARDED_BY(mutex) = false;
   Status status STEPWELL_GUARDED_BY(mutex);
   bool skipped STEPWELL_GUARDED_BY(mutex) = false;
-  mutable bool reported STEPWELL_GUARDED_BY(mutex) = false;  // a caller was given the error
+  std::optional<SaveStats> stats STEPWELL_GUARDED_BY(mutex);  // set before a save is done
+  mutable bool reported STEPWELL_GUARDED_BY(mutex) = false;   // a caller was given the error
   // Each with its own outcome.
   std::list<std::function<void()>> callbacks STEPWELL_GUARDED_BY(mutex);
 

@@ -13,6 +13,7 @@
 #include "db/index/keeper.h"
 #include "db/layout.h"
 #include "db/log/footprint.h"
+#include "db/log/frees_bytes.h"
 #include "db/log/lock.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
@@ -114,12 +115,14 @@ Result<std::optional<uint64_t>> ReaderStore::Newest() {
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   const auto it = view->log->live.find(step);
-  if (it == view->log->live.end()) {
-    std::vector<uint64_t> known;
-    for (const auto& [number, live] : view->log->live) known.push_back(number);
-    return MissingStep(StepNotFound(path(), step, known), view->log->losses);
-  }
+  if (it == view->log->live.end()) return NoStep(*view, step);
   return log_->Read(view, it->second);
+}
+
+Status ReaderStore::NoStep(const LogView& view, uint64_t step) const {
+  std::vector<uint64_t> known;
+  for (const auto& [number, live] : view.log->live) known.push_back(number);
+  return MissingStep(StepNotFound(path(), step, known), view.log->losses);
 }
 
 Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
@@ -248,6 +251,22 @@ Result<RetentionReport> ReaderStore::Retention() {
   }
   return ReportRetention(std::move(applied.rules), std::move(candidates),
                          !view->log->losses.empty());
+}
+
+Result<std::map<uint64_t, std::optional<uint64_t>>> ReaderStore::FreesBytes(
+    std::span<const uint64_t> steps) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
+  const auto listed = [&view](const std::map<uint64_t, LiveStep>& all) {
+    LiveSteps::List list;
+    for (const auto& [number, live] : all) list.emplace_back(view, &live);
+    return list;
+  };
+  auto frees =
+      db::FreesBytes(*source().files, listed(view->log->live), listed(view->log->undecided), steps);
+  for (const uint64_t step : steps) {
+    if (!frees.contains(step)) return NoStep(*view, step);
+  }
+  return frees;
 }
 
 Result<SaveHandle> ReaderStore::Save(SaveRequest) { return ReadOnly(path()); }

@@ -3,8 +3,12 @@
 // reads the log; of the index only the texts of many steps at once (DESIGN.md, "The index").
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +53,8 @@ class ReaderStore final : public Store {
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   Result<RetentionReport> Retention() override;
+  Result<std::map<uint64_t, std::optional<uint64_t>>> FreesBytes(
+      std::span<const uint64_t> steps) override;
   const RecoveryReport& recovery() const override { return log_->recovery(); }
   const std::string& path() const override { return log_->path(); }
   const format::Id128& id() const override { return log_->id(); }
@@ -66,6 +72,7 @@ class ReaderStore final : public Store {
   Result<ReclaimReport> SendToWriter(const WriterRequest& request);
   LogSource& source() const { return *log_->source(); }
   std::unique_ptr<Index> OpenIndex() const;
+  Status NoStep(const LogView& view, uint64_t step) const;
 
   const StoreOptions options_;
   const std::unique_ptr<LogFollower> log_;

@@ -4,6 +4,7 @@
 
 #include "db/group.h"
 #include "db/layout.h"
+#include "db/log/frees_bytes.h"
 #include "db/log/lock.h"
 #include "db/log/step_records.h"
 #include "db/read/step_reader.h"
@@ -141,6 +142,19 @@ Result<std::shared_ptr<const StoreSnapshot>> WriterStore::Snapshot() {
 Result<RetentionReport> WriterStore::Retention() {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
   return notices_->Report();
+}
+
+Result<std::map<uint64_t, std::optional<uint64_t>>> WriterStore::FreesBytes(
+    std::span<const uint64_t> steps) {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  // Before the others: what is decided in between is in both then, not in none.
+  const LiveSteps::List undecided = core_->live.Undecided();
+  const auto [live, pin] = core_->live.AllAndPin();
+  auto frees = db::FreesBytes(*core_->files, live, undecided, steps);
+  for (const uint64_t step : steps) {
+    if (!frees.contains(step)) return MissingStep(NoStep(step), core_->live.Losses());
+  }
+  return frees;
 }
 
 void WriterStore::OnChange(const void* owner, std::function<void()> changed) {

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -73,6 +75,8 @@ class WriterStore final : public Store {
   Result<RepairReport> Repair(bool accept_losses) override;
   StoreStats Stats() override;
   Result<RetentionReport> Retention() override;
+  Result<std::map<uint64_t, std::optional<uint64_t>>> FreesBytes(
+      std::span<const uint64_t> steps) override;
   const RecoveryReport& recovery() const override { return recovery_; }
   const std::string& path() const override { return path_; }
   const format::Id128& id() const override { return slot_.store_id; }

@@ -129,10 +129,15 @@ TEST_F(SaveTest, TheHandleTells) {
   handle->OnComplete([&](const Status&) { steps.set_value(store.Steps()->size()); });
   EXPECT_EQ(steps.get_future().get(), 1U);
   EXPECT_TRUE(handle->WaitFor(std::chrono::milliseconds(0)));
+  const auto stats = handle->stats();
+  ASSERT_TRUE(stats.has_value());
+  EXPECT_EQ(stats->stored_bytes, store.Steps()->front().stored_bytes);
+  EXPECT_EQ(stats->owned_bytes(), stats->stored_bytes);
 
   const SaveHandle of_nothing;
   EXPECT_TRUE(of_nothing.done());
   EXPECT_ERROR(of_nothing.Wait(), StatusCode::kFailedPrecondition, "no save");
+  EXPECT_FALSE(of_nothing.stats().has_value());
 }
 
 TEST_F(SaveTest, AStepThatIsThere) {

@@ -112,7 +112,13 @@ TEST_F(StoreTest, StepsAndItemsAreDeleted) {
 TEST_F(StoreTest, StatsAccountForSpace) {
   Store store = Open();
   for (uint64_t step = 1; step <= 3; ++step) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  const auto frees = store.FreesBytes({1, 2});
+  ASSERT_OK(frees);
+  EXPECT_EQ(frees->at(1), 0U);  // the others are equal
   ASSERT_OK(store.Delete({1, 2}));
+  const auto last = store.FreesBytes();
+  ASSERT_OK(last);
+  EXPECT_EQ(last->at(3), store.Steps()->front().stored_bytes);
   const auto stats = store.Stats();
   ASSERT_OK(stats);
   EXPECT_EQ(stats->steps, 1U);
@@ -179,6 +185,7 @@ TEST_F(StoreTest, NothingWorksAfterClose) {
   EXPECT_ERROR(store.Reclaim(), kClosed, "closed");
   EXPECT_ERROR(store.Verify(), kClosed, "closed");
   EXPECT_ERROR(store.Stats(), kClosed, "closed");
+  EXPECT_ERROR(store.FreesBytes(), kClosed, "closed");
   EXPECT_ERROR(store.Recovery(), kClosed, "closed");
   Store moved = std::move(store);
   EXPECT_ERROR(store.Steps(), kClosed, "moved from");  // NOLINT(bugprone-use-after-move)

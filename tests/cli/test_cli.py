@@ -116,18 +116,23 @@ def test_ls_json(store: pathlib.Path) -> None:
 
 
 def test_a_step_says_what_it_owns(tmp_path: pathlib.Path) -> None:
-    frozen = np.random.default_rng(0).random(100_000, np.float32)
+    frozen = np.random.default_rng(1).standard_normal(100_000, np.float32)
     with stepwell.open(tmp_path / "run") as store:
         store.save(1, {"frozen": frozen, "n": 1}).result()
         assert "OWN" not in ok("ls", tmp_path / "run")
         store.save(2, {"frozen": frozen, "n": 2}).result()
     first, second = document("ls", tmp_path / "run")["steps"]
     assert first["owned_bytes"] == first["stored_bytes"] >= frozen.nbytes
-    assert second["owned_bytes"] == 0 and second["stored_bytes"] == first["stored_bytes"]
+    assert second["owned_bytes"] == 1 and second["stored_bytes"] == first["stored_bytes"]
     header, _, line = ok("ls", tmp_path / "run").splitlines()
-    assert header.split()[-1] == "OWN" and line.split()[-2:] == ["0", "B"]
-    assert document("show", tmp_path / "run", "2")["step"]["owned_bytes"] == 0
-    assert ", 0 B its own" in ok("show", tmp_path / "run", "2")
+    assert header.split()[-1] == "OWN" and line.split()[-2:] == ["1", "B"]
+    assert document("show", tmp_path / "run", "2")["step"]["owned_bytes"] == 1
+    assert ", 1 B its own; deleting it frees 0 B" in ok("show", tmp_path / "run", "2")
+    assert document("retention", tmp_path / "run")["steps"][0]["frees_bytes"] == 0
+    ok("rm", tmp_path / "run", "1")
+    shown = document("show", tmp_path / "run", "2")["step"]
+    assert shown["frees_bytes"] == first["stored_bytes"] - 1
+    assert "deleting it frees 390.6 KiB" in ok("show", tmp_path / "run", "2")
 
 
 def test_ls_of_a_store_without_steps(tmp_path: pathlib.Path) -> None:

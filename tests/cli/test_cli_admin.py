@@ -405,9 +405,9 @@ def test_retention_beside_the_writer(store: pathlib.Path) -> None:
         assert text.splitlines()[:2] == [
             "keeps the latest 2 steps", '  and the step with the lowest "loss"'
         ]
-        assert re.search(r"^ +2  its pin$", text, re.MULTILINE)
-        assert re.search(r"^ +10  the step with the lowest", text, re.MULTILINE)
-        assert re.search(r"^ +11  the latest 2 steps$", text, re.MULTILINE)
+        assert re.search(r"^ +2 +[0-9.]+ (?:Ki)?B  its pin$", text, re.MULTILINE)
+        assert re.search(r"^ +10 +[0-9.]+ (?:Ki)?B  the step with the lowest", text, re.MULTILINE)
+        assert re.search(r"^ +11 +[0-9.]+ (?:Ki)?B  the latest 2 steps$", text, re.MULTILINE)
         writer.save(12, {"x": 1}, metrics={"loss": 0.01}).result()
         report = document("retention", store)
         going = [step["step"] for step in report["steps"] if step["goes_next"]]

@@ -114,6 +114,7 @@ TEST_P(FullDiskTest, FilledBySavesItGoesOnAfterADelete) {
     }
     for (const SaveHandle& handle : handles) {
       EXPECT_EQ(handle.Wait().code(), StatusCode::kResourceExhausted);
+      EXPECT_FALSE(handle.stats().has_value());
     }
   }
   ExpectAll(store.get());

@@ -16,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class GroupTest : public ::testing::Test {
  protected:
@@ -94,6 +95,23 @@ TEST_F(GroupTest, AnAbortedStepLeavesNothing) {
   const GroupStores again = Open(2);
   EXPECT_TRUE(again.part(0)->recovery().clean);
   EXPECT_THAT(StepNumbers(again.part(1)), ElementsAre(5, 6));
+}
+
+// What a prepared step refers to is not freed with the step that wrote it.
+TEST_F(GroupTest, APreparedStepKeepsWhatItRefersTo) {
+  const GroupStores group = Open(2);
+  ASSERT_OK(group.SaveAll(5, 1));
+  ASSERT_OK(group.PrepareAll(6, 1));
+  for (const bool prepared : {true, false}) {
+    if (!prepared) ASSERT_OK(group.DecideAll(Abort(6, 1)).status());
+    for (const auto& store : group.stores) {
+      const auto frees = store->FreesBytes({});
+      ASSERT_OK(frees.status());
+      const uint64_t own = store->Steps()->front().stored_bytes;
+      EXPECT_GT(own, 0U);
+      EXPECT_THAT(*frees, ElementsAre(Pair(5, prepared ? 0 : own)));
+    }
+  }
 }
 
 TEST_F(GroupTest, WhatIsUndecidedAtACloseIsUndecidedAtTheNextOpen) {

@@ -46,6 +46,38 @@ def test_the_same_arrays_are_written_once(path: pathlib.Path) -> None:
             assert same(store.load(step, as_="jax"), {"base": state, **tuned(step)})
 
 
+def test_a_handle_and_the_store_say_what_a_step_takes(path: pathlib.Path) -> None:
+    state = frozen(jnp.asarray)
+    with stepwell.open(path) as store:
+        for step in range(3):
+            handle = store.save(step, {"base": state, **tuned(step)})
+            handle.result()
+            stats = handle.stats
+            assert stats is not None
+            view = store[step]
+            assert (stats.stored_bytes, stats.owned_bytes) == (view.stored_bytes,
+                                                               view.owned_bytes)
+            assert stats.logical_bytes >= 6 * MIB
+            assert stats.stored_bytes == stats.owned_bytes + stats.referenced_bytes
+            assert (stats.referenced_bytes >= 6 * MIB) is (step > 0)
+            assert stats.chunks >= 4 and 0 < stats.snapshot_s <= stats.durable_s
+        assert store.save(2, {"x": 1}, if_exists="skip").stats is None
+        # All have the frozen arrays, which none of them frees.
+        frees = store.frees_bytes()
+        assert list(frees) == [0, 1, 2]
+        assert all(0 < (frees[step] or 0) < 4096 for step in store)
+        assert store.frees_bytes(1) == store.frees_bytes([1]) == {1: frees[1]}
+        assert store.frees_bytes([]) == {}
+        with pytest.raises(stepwell.StepNotFoundError):
+            store.frees_bytes(0, 7)
+        store.delete([0, 1])
+        last = store.frees_bytes(2)[2]
+        assert last is not None and last >= 6 * MIB > store[2].owned_bytes
+    assert handle.stats == stats  # it outlives its store
+    with stepwell.open(path, mode="r") as reader:
+        assert reader.frees_bytes() == {2: last}
+
+
 @pytest.mark.parametrize("make", [np.array, jnp.array], ids=["numpy", "jax"])
 def test_equal_content_of_new_objects_is_written_once(path: pathlib.Path,
                                                       make: Callable[[np.ndarray], Any]) -> None:

@@ -13,7 +13,7 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 from . import policy
 from ._backend.export_options import ExportedLeaf, ExportReport
 from ._changed import Changed, ChangedLeaf
-from ._handle import SaveHandle
+from ._handle import SaveHandle, SaveStats
 from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
@@ -43,9 +43,9 @@ __all__ = [
     "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError",
     "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
     "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
-    "RecoveryStats", "RepairReport", "RetentionReport", "SaveHandle", "SpaceStats",
-    "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention",
-    "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
+    "RecoveryStats", "RepairReport", "RetentionReport", "SaveHandle", "SaveStats",
+    "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError",
+    "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
     "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view",
     "policy", "pushed_steps",
 ]

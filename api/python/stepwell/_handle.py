@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._runtime import service
 from ._runtime.service import NotCopied
+from ._runtime.stats import named
 from .errors import Error
 
 _RAISED_MAX = 1000  # texts of errors that are not raised again
@@ -117,6 +118,29 @@ class _SaveFuture(Future[int]):
         return super().result()
 
 
+class SaveStats(NamedTuple):
+    """What a save took and wrote; sizes in bytes, times in seconds.
+
+    logical_bytes: the state's, as in memory.
+    stored_bytes: of the step's chunks, encoded.
+    referenced_bytes: of these, chunks that did not change, which earlier steps wrote.
+    owned_bytes: of these, chunks that this save wrote.
+    chunks: how many the step has.
+    snapshot_s: how long the save held its caller, which waits for the snapshot.
+    durable_s: from the call of `save` until the step was durable.
+
+    Of a save of several processes: this process's part of it, until that was durable.
+    """
+
+    logical_bytes: int
+    stored_bytes: int
+    referenced_bytes: int
+    owned_bytes: int
+    chunks: int
+    snapshot_s: float
+    durable_s: float
+
+
 class SaveHandle(NotCopied):
     """A save under way. Dropping it is harmless: the save goes on, and an error is raised by the
     store's next call, `wait` or `close`. In a coroutine, `await handle` is `handle.result()`."""
@@ -133,6 +157,14 @@ class SaveHandle(NotCopied):
     def skipped(self) -> bool:
         """True if `if_exists="skip"` met a step that was there."""
         return self._save.handle.skipped
+
+    @property
+    def stats(self) -> SaveStats | None:
+        """What the save took and wrote: sizes, and times. None before it is done, and of one that
+        failed or was skipped."""
+        self._store._check_fork()
+        stats = self._save.handle.stats
+        return None if stats is None else named(SaveStats, stats)
 
     def done(self) -> bool:
         """True once it has finished, well or not."""

@@ -455,6 +455,21 @@ class Store(Loading):
         self._check_open()
         return RetentionReport.of(self._backend.retention())
 
+    def frees_bytes(self, *steps: SupportsIndex | Iterable[SupportsIndex]
+                    ) -> dict[int, int | None]:
+        """What deleting each of these steps, or without any of all, would free, if only it were
+        deleted: the bytes of the chunks that no other step has. So of two equal steps each frees
+        0, and both together what they take.
+
+        None for a step whose records, or those of one that has chunks in the same files, cannot be
+        read. StepNotFoundError when one is not there. It reads the records of these steps, for all
+        steps those of all, and no arrays. Of steps of several processes: process 0's part, and
+        with `disks="local"` this process's.
+        """
+        self._check_open()
+        numbers = [number for each in steps for number in step_numbers(each)]
+        return self._backend.frees_bytes(numbers) if numbers or not steps else {}
+
     def prometheus(self) -> str:
         """The numbers of `stats` in Prometheus' text format, with the label `store` for the path.
         Serve it over HTTP, or write it to a file for node_exporter's textfile collector."""

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <stepwell/export.h>
@@ -20,6 +21,19 @@ enum class CodecPolicy {
 };
 
 enum class IfExists { kError, kReplace, kSkip };
+
+// What a save took and wrote. In a group of processes: this process's part of it.
+struct SaveStats {
+  uint64_t logical_bytes = 0;     // the state's, as in memory
+  uint64_t stored_bytes = 0;      // of the step's chunks, encoded
+  uint64_t referenced_bytes = 0;  // of these: chunks that did not change, which earlier steps wrote
+  uint64_t chunks = 0;
+  std::chrono::nanoseconds snapshot_time{0};  // Save held the caller
+  std::chrono::nanoseconds durable_time{0};   // from the call of Save until the step was durable
+
+  // The bytes of chunks that this save wrote.
+  uint64_t owned_bytes() const { return stored_bytes - referenced_bytes; }
+};
 
 // A save under way. Copies share; dropping it is harmless. Thread-safe; outlives the store. One
 // made without a save is done, with kFailedPrecondition.
@@ -39,6 +53,8 @@ class STEPWELL_API SaveHandle {
   Status status() const;
   // True for if_exists=kSkip of a step that was there.
   bool skipped() const;
+  // Nothing before it is done, where it failed, and where it was skipped.
+  std::optional<SaveStats> stats() const;
   // Runs `callback` once when done (at once if it is), on the store's callback thread, which may
   // call the store.
   void OnComplete(std::function<void(const Status&)> callback) const;

@@ -265,9 +265,13 @@ def main() -> None:
                 local = local_leaf(arguments["local"], own) if "local" in arguments else {}
                 metadata = {"at": step + PROCESS if arguments.get("metadata_differs") else step}
                 content = arguments.get("content", step)
-                gave = store.save(step, {**state(content, leaves), **local},
-                                  metadata=metadata, metrics=arguments.get("metrics"),
-                                  if_exists=arguments.get("if_exists", "error")).result()
+                saved = store.save(step, {**state(content, leaves), **local},
+                                   metadata=metadata, metrics=arguments.get("metrics"),
+                                   if_exists=arguments.get("if_exists", "error"))
+                gave = saved.result()
+                own_part = saved.stats
+                assert (own_part is None) is saved.skipped
+                assert own_part is None or own_part.logical_bytes > 0
             elif act == "import":
                 source = arguments["from"]  # of all processes, or of each
                 handle = store.import_checkpoint(

@@ -88,6 +88,9 @@ class Backend(Protocol):
 
     def retention(self) -> Fields: ...
 
+    def frees_bytes(self, steps: list[int]) -> dict[int, int | None]:
+        """For no steps those of all."""
+
     def close(self) -> None: ...
 
 
@@ -100,7 +103,7 @@ class CoreReads:
         self._core = core
         self.newest, self.verify = core.newest, core.verify
         self.stats, self.recovery = core.stats, core.recovery
-        self.step_numbers = core.step_numbers
+        self.step_numbers, self.frees_bytes = core.step_numbers, core.frees_bytes
 
     def retention(self) -> Fields:
         return fields_of(self._core.retention())

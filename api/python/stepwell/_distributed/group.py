@@ -209,6 +209,8 @@ class Group(ABC):
         if error is not None:
             return error
         op.handle.skipped = decision.skipped
+        if op.prepared is not None and decision.failure is None and not decision.skipped:
+            op.handle.stats = op.prepared.stats
         return None if decision.failure is None else decision.failure.error()
 
     # ---- what LocalDisks add --------------------------------------------------------------------

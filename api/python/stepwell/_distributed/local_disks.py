@@ -67,6 +67,7 @@ class LocalDisks(Group):
         self._steps = opened.steps
         self.verify = self.writer.verify_share
         self.stats, self.recovery = self.writer.stats, self.writer.recovery
+        self.frees_bytes = self.writer.frees_bytes
 
     # ---- reading --------------------------------------------------------------------------------
 

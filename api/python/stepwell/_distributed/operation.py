@@ -20,6 +20,7 @@ class GroupHandle(Future[None]):
         super().__init__()
         self.step = step
         self.skipped = False
+        self.stats: _stepwell.SaveStats | None = None  # of this process's part, once decided
         self.failed: BaseException | None = None  # why this process cannot do its share
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -47,6 +47,10 @@ class Operation(Protocol):
     @property
     def skipped(self) -> bool: ...
 
+    @property
+    def stats(self) -> _stepwell.SaveStats | None:
+        """Of this process's part; None unless it was saved."""
+
     def done(self) -> bool: ...
 
     def error(self) -> BaseException | None: ...
