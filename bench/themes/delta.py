@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and time
-with differences, beside those without."""
+"""Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and
+time with differences, beside those without."""
 
 import shutil
 import statistics
@@ -38,8 +38,9 @@ def run(job: Job) -> None:
         plain = job.contender(f"delta-{kind}-plain", keep=STEPS)
         whole = [plain.save(step) for step in steps]
         for row, of in (("stall", "stall"), ("durable", "durable")):
-            job.emit(f"delta/{kind}-{row}", *(statistics.median(getattr(one, of) for one in each[1:])
-                                              for each in (saved, whole)))
+            medians = (statistics.median(getattr(one, of) for one in each[1:])
+                       for each in (saved, whole))
+            job.emit(f"delta/{kind}-{row}", *medians)
         seconds = []
         for one in (user, plain):
             machine.drop_cached(one.directory)

@@ -107,12 +107,14 @@ class FreesBytesQuery {
     STEPWELL_ASSIGN_OR_RETURN(const auto leaves, records->In(format::KeysBelow("")));
     for (const format::LeafRecord& leaf : leaves) {
       for (const format::ChunkRecord& chunk : leaf.chunks) {
-        const auto segment = segments.find(chunk.segment);
-        if (segment == segments.end()) continue;
-        const auto [it, is_first] = segments_[chunk.segment].payloads.emplace(
-            chunk.offset_bytes, Payload{chunk.stored_bytes, step, segment->second});
-        // Two leaves of one step may share a payload, too.
-        if (!is_first && it->second.step != step) it->second.shared = true;
+        format::EachPayload(chunk, [&](const format::StoredPayload& payload) {
+          const auto segment = segments.find(payload.segment);
+          if (segment == segments.end()) return;
+          const auto [it, is_first] = segments_[payload.segment].payloads.emplace(
+              payload.offset_bytes, Payload{payload.stored_bytes, step, segment->second});
+          // Two leaves of one step may share a payload, too.
+          if (!is_first && it->second.step != step) it->second.shared = true;
+        });
       }
     }
     return OkStatus();

@@ -225,6 +225,25 @@ TEST_F(DeltaTest, UnderRetentionSpaceStaysThatOfOneAndAHalfSteps) {
   ExpectSound(store.get());
 }
 
+// Of a chain only the last step has anything alone: the others' payloads are needed behind them.
+TEST_F(DeltaTest, ADeleteFreesWhatNoOtherStepBuildsUpon) {
+  const auto store = Open(Options());
+  for (uint64_t step = 1; step <= 4; ++step) SaveSparse(store.get(), step);
+  const std::vector<uint64_t> all = {1, 2, 3, 4};
+  const auto frees = store->FreesBytes(all);
+  ASSERT_OK(frees.status());
+  EXPECT_LT(frees->at(1).value(), 10'000U);
+  EXPECT_LT(frees->at(3).value(), 10'000U);
+  const uint64_t of_last = frees->at(4).value();
+  EXPECT_GT(of_last, 20'000U);
+  EXPECT_LT(of_last, kSparseBytes / 5);
+  const std::vector<uint64_t> gone = {2, 3, 4};
+  ASSERT_OK(store->Delete(gone));
+  const std::vector<uint64_t> left = {1};
+  EXPECT_GE(store->FreesBytes(left)->at(1).value(), kSparseBytes);
+  ExpectWhole(store.get(), 1);
+}
+
 TEST_F(DeltaTest, ADenseChangeIsStoredWhole) {
   const auto store = Open(Options());
   const std::vector<LeafSpec> dense = {{"w", {100'000}, false, false}};

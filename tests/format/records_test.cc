@@ -298,10 +298,9 @@ TEST(RecordsTest, InconsistentLeavesAreRefused) {
                 "a difference without a keyframe");
   ExpectRefused(with([](auto& leaf) { leaf.chunks[2].bases[1].stored_bytes = 0; }),
                 "payload shorter than its CRC");
-  ExpectRefused(with([](auto& leaf) {
-                  leaf.chunks[2].bases.resize(kBasesMax + 1, leaf.chunks[2].bases[1]);
-                }),
-                "too many bases");
+  ExpectRefused(
+      with([](auto& leaf) { leaf.chunks[2].bases.resize(kBasesMax + 1, leaf.chunks[2].bases[1]); }),
+      "too many bases");
   // Readers take memory for a value before they read its chunks.
   LeafRecord value = ExampleValue();
   value.logical_bytes = uint64_t{1} << 60;

@@ -298,7 +298,7 @@ typedef struct stepwell_leaf_info {
   const char* kind;          /* "jax", "numpy", "int", ...; of a container "dict", "list", ... */
   const char* type_name;     /* a container's type */
   uint64_t children;         /* of a container */
-  const char* codec;         /* "raw", "blosc-lz4", "lz4" */
+  const char* codec;         /* "raw", "blosc-lz4", "lz4", "delta" */
   const char* sharding_json; /* of an array, as Orbax spells it; "": none */
 } stepwell_leaf_info;
 

@@ -77,7 +77,7 @@ struct LeafInfo {
   // The type of the Flax NNX Variable that held the value; if Variables were nested, all types,
   // outermost first, with blanks between.
   std::string variable_types{};
-  std::string codec{};  // "raw", "blosc-lz4", "lz4"
+  std::string codec{};  // "raw", "blosc-lz4", "lz4", "delta"; "mixed"
   uint64_t chunks = 0;  // 0 for values that are in the step's record
   // Set for such a value, if its bytes decode.
   std::optional<Value> value{};

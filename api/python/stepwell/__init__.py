@@ -45,7 +45,7 @@ __all__ = [
     "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
     "RecoveryStats", "RepairReport", "RetentionReport", "SaveHandle", "SaveStats",
     "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError",
-    "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree",
-    "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view",
-    "policy", "pushed_steps",
+    "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats",
+    "Tree", "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open",
+    "pin_view", "policy", "pushed_steps",
 ]
