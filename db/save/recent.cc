@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/save/recent.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -46,21 +47,25 @@ void RecentChunks::Keep(const format::Hash128& hash, ConstBytes bytes, const for
   ++block->wanted;
 }
 
-// The newest block with room for so many bytes. A new one is taken from memory that no save needs,
-// or else from the oldest block of which nothing is wanted any more, or read or written.
+// The newest block with room for so many bytes. A new one is the oldest of which nothing is wanted,
+// read or written any more. While those are fewer than the others it is taken from memory that no
+// save needs: saves that are under way together may have the base before.
 std::shared_ptr<RecentChunks::Block> RecentChunks::BlockFor(size_t bytes) {
   if (bytes > pool_->block_bytes()) return nullptr;
   if (!blocks_.empty() && blocks_.back()->used_bytes + bytes <= pool_->block_bytes()) {
     return blocks_.back();
   }
   auto block = std::make_shared<Block>(pool_);
-  block->memory = pool_->TryAcquireSpare();
+  const auto unwanted = static_cast<size_t>(std::count_if(
+      blocks_.begin(), blocks_.end(), [](const auto& kept) { return kept->wanted == 0; }));
+  if (2 * unwanted <= blocks_.size()) block->memory = pool_->TryAcquireSpare();
   for (size_t i = 0; block->memory == nullptr && i < blocks_.size(); ++i) {
     const auto held = static_cast<long>(1 + blocks_[i]->hashes.size());
     if (blocks_[i]->wanted > 0 || blocks_[i].use_count() > held) continue;
     const std::shared_ptr<Block> old = Remove(i);
     block->memory = std::exchange(old->memory, nullptr);
   }
+  if (block->memory == nullptr) block->memory = pool_->TryAcquireSpare();
   if (block->memory == nullptr) return nullptr;
   blocks_.push_back(block);
   return block;

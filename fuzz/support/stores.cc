@@ -59,10 +59,18 @@ class StateBuilder {
     if (dtype == DType::kInt4) {
       for (char& byte : *data) byte &= 0x0F;  // else it would come back with other high bits
     }
-    leaf.data = reinterpret_cast<const std::byte*>(data->data());
-    leaf.hold = data;
-    leaves_[leaf.record.key] = *data;
-    request_.items.back().leaves.push_back(std::move(leaf));
+    Add(std::move(leaf), std::move(data));
+  }
+
+  // Of which one byte of a hundred is another one with each seed.
+  void Sparse(const format::KeyPath& path, uint64_t seed) {
+    db::LeafInput leaf = Leaf(path, LeafKind::kArray);
+    leaf.record.value_type = ValueType::kNumpyArray;
+    leaf.record.dtype = DType::kInt8;
+    leaf.record.shape = {6000};
+    auto data = std::make_shared<std::string>(Noise(6000, 77, false));
+    for (size_t i = 0; i < data->size(); i += 100) (*data)[i] = static_cast<char>(seed);
+    Add(std::move(leaf), std::move(data));
   }
 
   void Value(const format::KeyPath& path, ValueType type, const std::string& value) {
@@ -85,6 +93,13 @@ class StateBuilder {
   Leaves TakeLeaves() { return std::move(leaves_); }
 
  private:
+  void Add(db::LeafInput leaf, std::shared_ptr<std::string> data) {
+    leaf.data = reinterpret_cast<const std::byte*>(data->data());
+    leaf.hold = data;
+    leaves_[leaf.record.key] = *data;
+    request_.items.back().leaves.push_back(std::move(leaf));
+  }
+
   db::LeafInput Leaf(const format::KeyPath& path, LeafKind kind) {
     db::LeafInput leaf;
     leaf.record.key = Key(request_.items.back().name, path);
@@ -103,11 +118,12 @@ StateBuilder MakeState(uint64_t step, uint64_t seed) {
   state.Item("state");
   const bool has_nothing = seed % 3 == 0;
   const bool has_large = seed == 5;
-  state.Node({}, ContainerKind::kDict, 5 + (has_nothing ? 1 : 0) + (has_large ? 1 : 0));
+  state.Node({}, ContainerKind::kDict, 6 + (has_nothing ? 1 : 0) + (has_large ? 1 : 0));
   state.Array({Name("w")}, DType::kFloat32, {30, 50}, false);
   state.Node({Name("w2")}, ContainerKind::kList, 1);
   state.Array({Name("w2"), {PathComponent::Type::kIndex, 0, ""}}, DType::kBFloat16, {7}, false);
   state.Array({Name("zeros")}, DType::kFloat32, {40, 200}, true);
+  state.Sparse({Name("sparse")}, seed);
   state.Value({Name("lr")}, ValueType::kFloat, Noise(8, seed, false));
   state.Value({Name("text")}, ValueType::kStr, Noise(seed % 2 == 0 ? 5 : 5000, 'a', true));
   if (has_nothing) state.Array({Name("nothing")}, DType::kInt8, {0, 3}, false);
@@ -275,6 +291,7 @@ Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
   environment.clock = &clock_;
   environment.random = [this] { return prng_.Next(); };
   environment.without_index = !with_index_;
+  options.delta = true;
   options.staging_bytes = kStagingBytes;
   options.segment_bytes = kSegmentBytes;
   options.lock_timeout = std::chrono::milliseconds(0);

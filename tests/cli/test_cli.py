@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
     path = tmp_path_factory.mktemp("cli") / "run1"
     with stepwell.open(path) as writer:
         for step in (1, 2, 10):
-            writer.save(step, state(step), metadata={"note": "hi"}, metrics={"loss": 0.5})
+            writer.save(step, state(step), metadata={"note": "hi"}, metrics={"loss": 0.5}).result()
     yield path
 
 
@@ -65,7 +65,7 @@ def items_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Pa
 
 def test_ls_prints_one_line_a_step(store: pathlib.Path) -> None:
     lines = ok("ls", store).splitlines()
-    assert lines[0].split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO loss".split()
+    assert lines[0].split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO OWN loss".split()
     assert all(line.split()[-1] == "0.5" for line in lines[1:])
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "10"]
     assert all(" state " in line for line in lines[1:])

@@ -389,6 +389,23 @@ TEST_F(DeltaTest, ACollisionOfHashesIsNotTakenForEqualContent) {
   EXPECT_EQ(encoded->stored_bytes, 4004U);
 }
 
+// However many steps are saved, two contents of each chunk are kept at most.
+TEST_F(DeltaTest, RecentChunksDoNotFillTheirMemory) {
+  io::BufferPool pool(kBlockBytes, 100, 2);
+  RecentChunks recent(&pool);
+  const std::vector<std::byte> bytes(size_t{2} << 20);
+  const auto hash = [](uint64_t step, uint64_t chunk) { return format::Hash128{step, chunk}; };
+  for (uint64_t step = 1; step <= 50; ++step) {
+    for (uint64_t chunk = 0; chunk < 6; ++chunk) {
+      recent.Keep(hash(step, chunk), bytes, hash(step - 1, chunk));
+    }
+    for (uint64_t chunk = 0; chunk < 6; ++chunk) {
+      EXPECT_FALSE(recent.Find(hash(step, chunk), bytes.size()).bytes.empty());
+    }
+    EXPECT_LE(pool.in_use(), 8U) << "step " << step;
+  }
+}
+
 // What is kept gives way to saves, and what was replaced goes first.
 TEST_F(DeltaTest, RecentChunksGiveTheirMemoryBack) {
   io::BufferPool pool(kBlockBytes, 8, 2);
