@@ -19,7 +19,8 @@ constexpr uint32_t kKeyframePerDeltas = 2;
 constexpr uint64_t kBaseRecordBytes = 32;  // of StoredPayload in a leaf's record
 
 // The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
-// stored raw).
+// stored raw). For differences they are always copied: hash, difference and what is kept must be of
+// the same bytes, also where a caller breaks the promise not to write to the array meanwhile.
 ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes staged,
                         std::vector<std::byte>* scratch, MutableBytes out) {
   if (!staged.empty()) return staged;
@@ -27,7 +28,8 @@ ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBy
     GatherTo(leaf, chunk, out.data());
     return out.first(chunk.logical_bytes);
   }
-  if (const ConstBytes source = InSource(leaf, chunk); source.data() != nullptr) return source;
+  const ConstBytes source = leaf.recent == nullptr ? InSource(leaf, chunk) : ConstBytes();
+  if (source.data() != nullptr) return source;
   scratch->resize(chunk.logical_bytes);
   GatherTo(leaf, chunk, scratch->data());
   return *scratch;
