@@ -63,7 +63,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
     const PlannedLeaf& leaf = job->leaves[i];
     uint8_t dense_saves = 0;
     if (leaf.recent != nullptr && leaf.base != nullptr && !leaf.near_base && !leaf.unchanged) {
-      dense_saves = static_cast<uint8_t>(std::min(leaf.base->dense_saves + 1, UINT8_MAX));
+      dense_saves = NextDenseSaves(leaf.base->dense_saves);
     }
     base->leaves.push_back(
         {std::move(records[i].key), leaf.grid, dense_saves, std::move(records[i].chunks)});

@@ -24,7 +24,8 @@ namespace stepwell::db {
 struct BaseLeaf {
   std::string key;
   format::Hash128 grid;  // GridHash
-  // Saves in a row in which no chunk was stored as a difference, although deltas are on.
+  // Counts the saves in a row in which no chunk was stored as a difference, although deltas are on
+  // (NextDenseSaves).
   uint8_t dense_saves = 0;
   std::vector<format::ChunkRecord> chunks;
 };

@@ -16,7 +16,7 @@ namespace {
 
 // A restore reads at most one and a half times as much as without differences.
 constexpr uint32_t kKeyframePerDeltas = 2;
-constexpr uint64_t kBaseRecordBytes = 32;  // of StoredPayload in a leaf's record
+constexpr uint64_t kBaseRecordBytes = 64;  // of a StoredPayload in a leaf's record and its copy
 
 // The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
 // stored raw). For differences they are always copied: hash, difference and what is kept must be of
@@ -113,7 +113,7 @@ void KeepForNext(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes log
                  const format::Hash128& hash) {
   if (leaf.recent == nullptr) return;
   if (leaf.base == nullptr) return leaf.recent->Keep(hash, logical, {});
-  if (!leaf.as_delta && !TriesDelta(leaf.base->dense_saves + 1)) return;
+  if (!leaf.as_delta && !TriesDelta(NextDenseSaves(leaf.base->dense_saves))) return;
   leaf.recent->Keep(hash, logical, leaf.base->chunks[chunk.chunk_index].hash);
 }
 

@@ -75,6 +75,11 @@ void ReferTo(SaveBase* base, uint64_t ticket, std::span<PlannedLeaf> leaves);
 // Returns true if differences are tried after so many saves in a row without one: less and less
 // often, since the base has to be read for it.
 constexpr bool TriesDelta(uint8_t dense_saves) { return (dense_saves & (dense_saves - 1)) == 0; }
+// Returns the count after one more such save. From 128 on it goes round, so that every 64th save
+// tries.
+constexpr uint8_t NextDenseSaves(uint8_t dense_saves) {
+  return dense_saves >= 128 ? uint8_t{65} : static_cast<uint8_t>(dense_saves + 1);
+}
 
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
 // codec, or moves a short value inline. `policy` kAuto samples the data.

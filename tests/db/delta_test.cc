@@ -259,10 +259,24 @@ TEST_F(DeltaTest, ADenseChangeIsStoredWhole) {
 
 TEST_F(DeltaTest, DifferencesAreTriedLessAndLessOften) {
   std::vector<int> tried;
-  for (int saves = 0; saves <= 20; ++saves) {
-    if (TriesDelta(static_cast<uint8_t>(saves))) tried.push_back(saves);
+  uint8_t dense_saves = 0;
+  for (int saves = 0; saves <= 300; ++saves) {
+    if (TriesDelta(dense_saves)) tried.push_back(saves);
+    dense_saves = NextDenseSaves(dense_saves);
   }
-  EXPECT_THAT(tried, ::testing::ElementsAre(0, 1, 2, 4, 8, 16));
+  EXPECT_THAT(tried, ::testing::ElementsAre(0, 1, 2, 4, 8, 16, 32, 64, 128, 192, 256));
+}
+
+// After a long time of dense changes, too.
+TEST_F(DeltaTest, ALeafThatBecomesSparseIsFoundOut) {
+  const auto store = Open(Options());
+  const LeafSpec dense = {"w", {3000}, false, false};
+  const LeafSpec sparse = {"w", {3000}, false, false, 1, 0, 0, 50};
+  uint64_t step = 0;
+  for (; step < 270; ++step) ASSERT_OK(SaveSeeded(store.get(), step, step, {dense})->Wait());
+  for (; step < 340; ++step) ASSERT_OK(SaveSeeded(store.get(), step, step, {sparse})->Wait());
+  EXPECT_FALSE(LeafOf(store.get(), step - 1, "w").chunks[0].bases.empty());
+  EXPECT_OK(CheckSeeded(&**store->Read(step - 1), step - 1, {sparse}));
 }
 
 // Every type, with the elements that arithmetic would lose: -0, infinities, NaNs with a payload.
