@@ -43,10 +43,19 @@ class DurableThreadsTest : public ::testing::Test {
     EXPECT_EQ(names, std::vector<std::string>{"out"});
   }
 
+  // A folder that its maker, who died, has begun.
+  void Abandon() const {
+    const std::string folder = dir_ / "out.orbax-checkpoint-tmp";
+    fs::create_directory(folder);
+    std::ofstream(folder + "/stepwell-export.lock") << "";
+    std::ofstream(folder + "/made") << "old";
+  }
+
   // A sweep between any two operations of the call.
-  void SweepAtEachOperation(const Call& call) const {
+  void SweepAtEachOperation(const Call& call, bool abandoned = false) const {
     for (int wanted = 1;; ++wanted) {
       int operations = 0;
+      if (abandoned) Abandon();
       StoppingFileSystem files([&] {
         if (++operations == wanted) Sweep(io::LocalFileSystem(), dir_.path(), /*ours=*/false);
       });
@@ -81,6 +90,7 @@ class DurableThreadsTest : public ::testing::Test {
 TEST_F(DurableThreadsTest, FoldersAreMadeBesideSweeps) {
   const Call call = [this](io::FileSystem* files) { return MakeFolder(files); };
   SweepAtEachOperation(call);
+  SweepAtEachOperation(call, /*abandoned=*/true);
   BesideSweepers(call);
 }
 

@@ -184,6 +184,8 @@ Status ExportFolder::TakeOver() const {
   const auto old = file_system_->Open(claim, {.write = true});
   if (old.status().code() == StatusCode::kNotFound) {
     if (names->empty()) return OkStatus();
+    // It was there a moment ago: a sweep has removed it, or its owner has shown the directory.
+    if (std::ranges::find(*names, kClaimName) != names->end()) return Busy(path_);
     return AlreadyExistsError(StrCat(temporary_,
                                      " is there, of a save or export that is under way or died; if "
                                      "no process works on it, delete it"));
