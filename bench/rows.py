@@ -116,7 +116,7 @@ def _delta() -> list[Row]:
             Row(row + "changed", group, f"elements that changed, {what}", "MB", "own",
                 "bytes of the state", only="stepwell"),
             Row(row + "written", group, f"bytes written, {what}", "MB", "own",
-                "bytes of the state", "entropy of what changed"),
+                "bytes of the state", "entropy of what changed", only="stepwell"),
             Row(row + "entropy", group, f"bytes written, {what}", "MB", "own",
                 "entropy of what changed", "records", "≤ 1.25", only="stepwell"),
             Row(row + "zstd", group, f"all of it by zstd -1, {what}", "MB", "own",

@@ -33,6 +33,10 @@ def _adam(params: Any, moments: Any, grads: Any, count: int, rate: float) -> tup
     return jax.tree.map(update, params, mu, nu), {"mu": mu, "nu": nu}
 
 
+_gradient = jax.jit(jax.grad(_loss))
+_update = jax.jit(_adam)
+
+
 def train(kind: str, size_bytes: int, seed: int, steps: int) -> Iterator[dict[str, Any]]:
     """The states that a training of `kind` saves after each of `steps` steps, about `size_bytes`
     each, as NumPy arrays: weights of an RL run, cast to bfloat16; weights and moments of Adam, all
@@ -49,12 +53,10 @@ def train(kind: str, size_bytes: int, seed: int, steps: int) -> Iterator[dict[st
     zeros = jax.tree.map(jnp.zeros_like, params)
     moments = {"mu": zeros, "nu": zeros}
     rate = float(kind[3:]) if kind.startswith("rl-") else 1e-4
-    gradient = jax.jit(lambda p, x, y: jax.grad(_loss)(p, x, y))
-    adam = jax.jit(_adam, static_argnums=(4,))
     for count in range(1, WARM_STEPS + steps + 1):
         x, y = jax.random.normal(jax.random.fold_in(keys[-1], count), (2, BATCH, WIDTH))
-        params, moments = adam(params, moments, gradient(params, x, y), count,
-                               WARM_RATE if count <= WARM_STEPS else rate)
+        params, moments = _update(params, moments, _gradient(params, x, y), count,
+                                  WARM_RATE if count <= WARM_STEPS else rate)
         if count <= WARM_STEPS:
             continue
         if kind.startswith("rl-"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and
-time with differences, beside those without."""
+time with differences, beside those without. All others write each step whole: see *full*."""
 
 import shutil
 import statistics
@@ -22,14 +22,11 @@ def run(job: Job) -> None:
         size = job.size_bytes // 8  # the network that is trained is small
         steps = list(trainings.train(kind, size, job.seed, STEPS))
         total = states.total_bytes(steps[0])
-        options: dict[str, Any] = {"delta": True} if job.make.key == "stepwell" else {}
-        user = job.contender(f"delta-{kind}", keep=STEPS, **options)
+        user = job.contender(f"delta-{kind}", keep=STEPS, delta=True)
         saved = [user.save(step) for step in steps]
         written = [one.written for one in saved[1:] if one.written is not None]
         later = statistics.mean(written) if written else None
         job.emit(f"delta/{kind}-written", later, total)
-        if job.make.key != "stepwell":
-            continue
         changed, entropy = _changes(steps)
         job.emit(f"delta/{kind}-changed", changed, total)
         if later is not None and kind != "lora":
