@@ -119,8 +119,6 @@ def _delta() -> list[Row]:
                 "bytes of the state", "entropy of what changed", only="stepwell"),
             Row(row + "entropy", group, f"bytes written, {what}", "MB", "own",
                 "entropy of what changed", "records", "≤ 1.25", only="stepwell"),
-            Row(row + "zstd", group, f"all of it by zstd -1, {what}", "MB", "own",
-                "bytes of the state", only="stepwell"),
             Row(row + "stall", group, f"stall, {what}", "ms", "own", "without differences",
                 "one copy", "≤ 1", only="stepwell"),
             Row(row + "durable", group, f"saved, durable, {what}", "ms", "own",

@@ -2,9 +2,7 @@
 """Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and
 time with differences, beside those without. All others write each step whole: see *full*."""
 
-import shutil
 import statistics
-import subprocess
 from typing import Any
 
 import machine
@@ -29,9 +27,8 @@ def run(job: Job) -> None:
         job.emit(f"delta/{kind}-written", later, total)
         changed, entropy = _changes(steps)
         job.emit(f"delta/{kind}-changed", changed, total)
-        if later is not None and kind != "lora":
+        if later is not None:
             job.emit(f"delta/{kind}-entropy", later, entropy)
-        job.emit(f"delta/{kind}-zstd", _zstd(steps[-1]), total)
         plain = job.contender(f"delta-{kind}-plain", keep=STEPS)
         whole = [plain.save(step) for step in steps]
         for row, of in (("stall", "stall"), ("durable", "durable")):
@@ -69,13 +66,3 @@ def _changes(steps: list[Any]) -> tuple[float, float]:
 def _ordered(bits: np.ndarray) -> np.ndarray:
     """Integers in the order of the floats whose bits these are."""
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
-
-
-def _zstd(state: Any) -> float | None:
-    """Bytes of the state by zstd -1; None where there is no such program."""
-    program = shutil.which("zstd")
-    if program is None:
-        return None
-    return float(sum(len(subprocess.run([program, "-1", "-c", "-q"], input=leaf.tobytes(),
-                                        capture_output=True, check=True).stdout)
-                     for leaf in states.leaves(state)))
