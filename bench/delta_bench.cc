@@ -126,7 +126,7 @@ Pair RandomBytes() {
   return pair;
 }
 
-// What a step changed. Made at its first use: most of the time here goes into making them.
+// A step of a training, made at its first use: most of the time here goes into making them.
 struct Case {
   const char* name;
   bool bfloat16;

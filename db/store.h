@@ -238,8 +238,8 @@ class StoreReader {
   // By the rules that this was opened with; without, in a store that is open for reading, by those
   // of the last process that saved.
   virtual Result<RetentionReport> Retention() = 0;
-  // What deleting each of these steps alone would free: the bytes of the payloads that no other
-  // step has, whether the step wrote them or refers to them. Of all steps if none is named.
+  // Returns for each of these steps, or for all if none is named, the bytes that deleting it alone
+  // would free: those of the payloads that no other step has, whether it wrote or refers to them.
   // kNotFound: one is not there. No value: the records of the step, or of one that has payloads in
   // the same segments, cannot be read. Reads the records of these steps, and no arrays. In a group:
   // of this store's part.

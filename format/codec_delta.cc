@@ -247,7 +247,7 @@ class Encoder {
   const std::byte* const now_;
   const size_t items_;
   Writer* const out_;
-  // Of one span. The buffers are padded to whole words of elements.
+  // Buffers for one span, padded to whole words of elements.
   std::unique_ptr<uint64_t[]> changed_;
   std::unique_ptr<T[]> values_;
   std::unique_ptr<std::byte[]> fields_;

@@ -10,8 +10,8 @@ namespace stepwell::format::delta {
 namespace {
 
 constexpr int kZstdLevel = 1;
-// What is stored here has little to match, and a match is longer than the symbols it replaces, but
-// where it is long: a small table of hashes finds those, and costs half the time.
+// Sections have few matches, and a match pays only if it is long. A small table of hashes finds the
+// long ones in half the time.
 constexpr int kZstdMinMatch = 7;
 constexpr int kZstdHashLog = 8;
 constexpr uint32_t kZstdMagic = 0xFD2FB528;

@@ -62,6 +62,11 @@ struct ChunkRecord : StoredPayload {
     for (const StoredPayload& base : bases) sum += base.stored_bytes;
     return sum;
   }
+  // All its payloads are an earlier commit's.
+  void SetReferenced() {
+    referenced = true;
+    for (StoredPayload& base : bases) base.referenced = true;
+  }
   bool operator==(const ChunkRecord&) const = default;
 };
 // Bounds the differences behind a keyframe.

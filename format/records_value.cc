@@ -71,7 +71,9 @@ Id128 ReadId(capnp::Data::Reader data, const char* what) {
 
 namespace {
 
-void WritePayload(const StoredPayload& record, schema::Payload::Builder out) {
+// `out` is a Payload, or a Chunk, which has the same fields.
+template <typename Builder>
+void WritePayload(const StoredPayload& record, Builder out) {
   out.setSegment(record.segment);
   out.setOffset(record.offset_bytes);
   out.setStoredBytes(record.stored_bytes);
@@ -81,18 +83,16 @@ void WritePayload(const StoredPayload& record, schema::Payload::Builder out) {
 }
 
 // An unknown codec is met when a payload is decoded: other leaves stay readable.
-void ReadPayload(schema::Payload::Reader in, StoredPayload* record) {
+template <typename Reader>
+void ReadPayload(Reader in, StoredPayload* record) {
   record->segment = in.getSegment();
   record->offset_bytes = in.getOffset();
   record->stored_bytes = in.getStoredBytes();
   record->crc = in.getCrc();
   record->codec = static_cast<CodecId>(in.getCodec());
   record->referenced = in.getReferenced();
-}
-
-void CheckPayloadRecord(const StoredPayload& record) {
-  Require(record.stored_bytes >= kCrcBytes, "payload shorter than its CRC");
-  Require(record.offset_bytes <= UINT64_MAX - record.stored_bytes, "offset out of range");
+  Require(record->stored_bytes >= kCrcBytes, "payload shorter than its CRC");
+  Require(record->offset_bytes <= UINT64_MAX - record->stored_bytes, "offset out of range");
 }
 
 // A keyframe, then differences, of which the chunk's own payload is the last. An unknown codec may
@@ -105,7 +105,6 @@ void CheckBases(const ChunkRecord& record) {
   Require(needs_base(record, !record.bases.empty()) == !record.bases.empty(),
           "bases that the codec does not ask for");
   for (const StoredPayload& base : record.bases) {
-    CheckPayloadRecord(base);
     const bool is_first = &base == &record.bases.front();
     Require(needs_base(base, !is_first) != is_first, "a difference without a keyframe");
   }
@@ -114,13 +113,8 @@ void CheckBases(const ChunkRecord& record) {
 }  // namespace
 
 void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
-  out.setSegment(record.segment);
-  out.setOffset(record.offset_bytes);
-  out.setStoredBytes(record.stored_bytes);
-  out.setCrc(record.crc);
+  WritePayload(record, out);
   out.setLogicalBytes(record.logical_bytes);
-  out.setCodec(static_cast<uint16_t>(record.codec));
-  out.setReferenced(record.referenced);
   out.setHashLow(record.hash.low);
   out.setHashHigh(record.hash.high);
   if (record.bases.empty()) return;
@@ -129,18 +123,12 @@ void WriteChunk(const ChunkRecord& record, schema::Chunk::Builder out) {
 }
 
 void ReadChunk(schema::Chunk::Reader in, ChunkRecord* record) {
-  record->segment = in.getSegment();
-  record->offset_bytes = in.getOffset();
-  record->stored_bytes = in.getStoredBytes();
-  record->crc = in.getCrc();
+  ReadPayload(in, record);
   record->logical_bytes = in.getLogicalBytes();
-  record->codec = static_cast<CodecId>(in.getCodec());
-  record->referenced = in.getReferenced();
   record->hash = {in.getHashLow(), in.getHashHigh()};
   Require(in.getBases().size() <= kBasesMax, "too many bases");
-  ReadList(in.getBases(), &record->bases, ReadPayload);
+  ReadList(in.getBases(), &record->bases, ReadPayload<schema::Payload::Reader>);
   Require(record->logical_bytes <= kPayloadLogicalMax, "chunk too large");
-  CheckPayloadRecord(*record);
   CheckBases(*record);
 }
 

@@ -225,8 +225,7 @@ void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
     leaf.near_base = leaf.near_base || encoded.same || encoded.delta;
     if (encoded.same) {
       stored = leaf.base->chunks[chunk.chunk_index];
-      format::EachPayload(stored,
-                          [](format::StoredPayload& payload) { payload.referenced = true; });
+      stored.SetReferenced();
       continue;
     }
     STEPWELL_DCHECK(encoded.offset_bytes + encoded.stored_bytes <= ready.encoded.used_bytes,
@@ -239,10 +238,10 @@ void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
     stored.codec = encoded.delta ? format::CodecId::kDelta : leaf.codec;
     stored.hash = encoded.hash;
     if (!encoded.delta) continue;
-    const format::ChunkRecord& base = leaf.base->chunks[chunk.chunk_index];
-    stored.bases = base.bases;
+    format::ChunkRecord base = leaf.base->chunks[chunk.chunk_index];
+    base.SetReferenced();
+    stored.bases = std::move(base.bases);
     stored.bases.push_back(base);
-    for (format::StoredPayload& payload : stored.bases) payload.referenced = true;
   }
 }
 

@@ -58,8 +58,8 @@ struct AskedBox {
 struct LeafChanges {
   std::vector<LeafChange> changes;  // in the order of the pairs
   LoadStats stats;                  // all zero: nothing was read
-  // Without CompareOptions::may_read: what was not read. Its leaves are among the changes, and
-  // count what is known without it.
+  // The boxes that were not read, without CompareOptions::may_read. Their leaves are among the
+  // changes, and count only what the records tell.
   std::vector<AskedBox> asked;
 };
 

@@ -97,7 +97,7 @@ Status DeltaRead::ReadGroup(Group* group) {
     chunk.payloads.clear();
     return take_(*chunk.planned, logical);
   };
-  // Of a chunk with several damaged payloads the first error counts.
+  // The first error counts where several payloads of a chunk are damaged.
   const auto done = [&](const PlannedRead&, std::span<const ChunkError> errors) {
     for (const ChunkError& error : errors) {
       const uint32_t chunk = plan.chunks[error.chunk].requests[0];

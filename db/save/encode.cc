@@ -68,7 +68,7 @@ bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChun
 // Returns the most bytes that a difference to `there` may take; 0: a keyframe is due. Each step
 // names all bases of a chunk again, so that chains of n differences cost n * n names: a keyframe
 // comes before these take more than it.
-size_t DeltaBytesMax(const format::ChunkRecord& there) {
+size_t RoomForDelta(const format::ChunkRecord& there) {
   const size_t bases = there.bases.size() + 1;
   const format::StoredPayload& keyframe = there.bases.empty() ? there : there.bases.front();
   if (bases > format::kBasesMax || bases * bases * kBaseRecordBytes > keyframe.stored_bytes) {
@@ -88,7 +88,7 @@ Status EncodeAgainstBase(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstB
   const bool is_same = there.hash == encoded->hash;
   // A chunk that is stored whole is compared as it is stored (IsInBase).
   if (is_same && there.bases.empty()) return OkStatus();
-  const size_t delta_max = std::min(DeltaBytesMax(there), out.size());
+  const size_t delta_max = std::min(RoomForDelta(there), out.size());
   if (!is_same && delta_max == 0) return OkStatus();
   RecentChunks::Held held;
   std::string read;

@@ -146,9 +146,7 @@ bool TakeUnchanged(PlannedLeaf* leaf) {
   if (!all_known || !leaf->base_step->Refer()) return false;
   auto& record = leaf->input.record;
   record.chunks = chunks;
-  for (format::ChunkRecord& chunk : record.chunks) {
-    format::EachPayload(chunk, [](format::StoredPayload& payload) { payload.referenced = true; });
-  }
+  for (format::ChunkRecord& chunk : record.chunks) chunk.SetReferenced();
   leaf->unchanged = true;
   return true;
 }

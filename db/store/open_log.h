@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a writing store makes of its log when it is opened. Private to db/.
+// Reads the log when a store is opened for writing, and says what was found. Private to db/.
 #pragma once
 
 #include <string>

@@ -62,7 +62,7 @@ class StateBuilder {
     Add(std::move(leaf), std::move(data));
   }
 
-  // Of which one byte of a hundred is another one with each seed.
+  // Adds an array of which one byte of a hundred is another one with each seed.
   void Sparse(const format::KeyPath& path, uint64_t seed) {
     db::LeafInput leaf = Leaf(path, LeafKind::kArray);
     leaf.record.value_type = ValueType::kNumpyArray;

@@ -225,7 +225,7 @@ TEST_F(DeltaTest, UnderRetentionSpaceStaysThatOfOneAndAHalfSteps) {
   ExpectSound(store.get());
 }
 
-// Of a chain only the last step has anything alone: the others' payloads are needed behind them.
+// Only the last step of a chain has anything alone: later ones need the payloads of the others.
 TEST_F(DeltaTest, ADeleteFreesWhatNoOtherStepBuildsUpon) {
   const auto store = Open(Options());
   for (uint64_t step = 1; step <= 4; ++step) SaveSparse(store.get(), step);
@@ -420,7 +420,7 @@ TEST_F(DeltaTest, RecentChunksDoNotFillTheirMemory) {
   }
 }
 
-// What is kept gives way to saves, and what was replaced goes first.
+// Kept contents give way to saves; those that were replaced go first.
 TEST_F(DeltaTest, RecentChunksGiveTheirMemoryBack) {
   io::BufferPool pool(kBlockBytes, 8, 2);
   RecentChunks recent(&pool);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What deleting a step would free, and what its save says that it wrote.
+// The bytes that deleting a step would free, and those that its save says it wrote.
 #include "db/log/frees_bytes.h"
 
 #include <gmock/gmock.h>
@@ -166,7 +166,7 @@ TEST_F(FreesBytesTest, AStepThatIsNotThereIsNamed) {
   EXPECT_EQ(Open(options)->FreesBytes(steps).status().code(), StatusCode::kNotFound);
 }
 
-// What a step needs whose records cannot be read is not known, nor is what a neighbour frees.
+// Damaged records hide the needs of their step, and so the bytes that a neighbour frees.
 TEST_F(FreesBytesTest, WithoutTheRecordsOfANeighbourItIsNotKnown) {
   {
     StoreOptions options = Options();

@@ -25,7 +25,7 @@ class Oracle {
     for (size_t at = 0; at < items;) at += Span(at);
     EXPECT_TRUE(left_.empty());
   }
-  // How many spans had each method, and how many fields of each width.
+  // Counts of spans by method, and of fields by width.
   int methods[3] = {};
   int fields[9] = {};
 

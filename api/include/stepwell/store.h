@@ -157,10 +157,11 @@ class STEPWELL_API Store {
   // Which rules keep each step, and which steps the next save deletes: by OpenOptions::keep, or
   // without any, in a store open for reading, by the rules of the last process that saved.
   Result<RetentionReport> Retention();
-  // What deleting each of these steps alone, or of all steps without any, would free: the bytes of
-  // the chunks that no other step has. kNotFound: one is not there. No value: the records of the
-  // step, or of one that has chunks in the same segments, cannot be read. Reads the records of
-  // these steps, and no arrays. For a step that several processes saved, process 0's chunks.
+  // Returns for each of these steps, or for all if none is named, the bytes that deleting it alone
+  // would free: those of the chunks that no other step has. kNotFound: one is not there. No value:
+  // the records of the step, or of one that has chunks in the same segments, cannot be read. Reads
+  // the records of these steps, and no arrays. For a step that several processes saved, process 0's
+  // chunks.
   Result<std::map<uint64_t, std::optional<uint64_t>>> FreesBytes(
       const std::vector<uint64_t>& steps = {});
   // Returns the report of Open.

@@ -37,8 +37,8 @@ class ChangedLeaf:
         Where dtype, shape or kind differs, all of them. 0 of 0 for a value of up to 1 KiB, which
         needs no chunk.
     nbytes_changed: size of the changed chunks when loaded, in bytes.
-    elements: how many elements changed; None unless `changed(elements=True)` was asked, and for a
-        leaf whose dtype, shape or kind differs, or which is no array.
+    elements: the number of elements that changed. None without `changed(elements=True)`, for a
+        value, and for an array that differs in dtype, shape or kind.
     """
 
     path: str

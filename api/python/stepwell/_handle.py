@@ -119,7 +119,7 @@ class _SaveFuture(Future[int]):
 
 
 class SaveStats(NamedTuple):
-    """What a save took and wrote; sizes in bytes, times in seconds.
+    """Says how much a save wrote, and how long it took; sizes in bytes, times in seconds.
 
     logical_bytes: the state's, as in memory.
     stored_bytes: of the step's chunks, encoded.
@@ -160,8 +160,8 @@ class SaveHandle(NotCopied):
 
     @property
     def stats(self) -> SaveStats | None:
-        """What the save took and wrote: sizes, and times. None before it is done, and of one that
-        failed or was skipped."""
+        """The sizes and times of the save. None before it is done, and of one that failed or was
+        skipped."""
         self._store._check_fork()
         stats = self._save.handle.stats
         return None if stats is None else named(SaveStats, stats)

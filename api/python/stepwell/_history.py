@@ -294,7 +294,7 @@ def _read_all(store: OpenStore, numbers: Sequence[int], path: PathLike | None,
     for leaves in leaves_of(store, numbers, path, gone_ok):
         if reading is None:
             reading = Rows(leaves[0], index)
-            memory = reading.memory(len(numbers))  # what is not written takes none
+            memory = reading.memory(len(numbers))  # pages count when they are written
         total += reading.read(leaves, memory[len(taken):len(taken) + len(leaves)])
         taken += [leaf.step for leaf in leaves]
     store._account(total)

@@ -459,9 +459,9 @@ class Store(Loading):
 
     def frees_bytes(self, *steps: SupportsIndex | Iterable[SupportsIndex]
                     ) -> dict[int, int | None]:
-        """What deleting each of these steps, or without any of all, would free, if only it were
-        deleted: the bytes of the chunks that no other step has. So of two equal steps each frees
-        0, and both together what they take.
+        """Returns the bytes that deleting each of these steps alone would free, or of all steps if
+        none is given: those of the chunks that no other step has. So each of two equal steps frees
+        0.
 
         None for a step whose records, or those of one that has chunks in the same files, cannot be
         read. StepNotFoundError when one is not there. It reads the records of these steps, for all

@@ -22,7 +22,7 @@ enum class CodecPolicy {
 
 enum class IfExists { kError, kReplace, kSkip };
 
-// What a save took and wrote. In a group of processes: this process's part of it.
+// The sizes and times of a save. In a group of processes: of this process's part.
 struct SaveStats {
   uint64_t logical_bytes = 0;     // the state's, as in memory
   uint64_t stored_bytes = 0;      // of the step's chunks, encoded

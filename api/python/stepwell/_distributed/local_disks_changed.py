@@ -100,7 +100,7 @@ class _Asked(NamedTuple):
 
 
 class _Counted:
-    """What differs as the records tell, and then as the bytes do. On process 0."""
+    """Compares the records, and then the bytes that they leave open. On process 0."""
 
     def __init__(self, found: StepChanges, tree: StepTree) -> None:
         self._found = found
