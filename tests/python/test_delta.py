@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-import random
 from typing import Any
 
 import jax
@@ -146,48 +145,6 @@ def test_each_way_out_gives_the_whole_step(path: pathlib.Path, tmp_path: pathlib
         assert same(pulled.load(5), wanted[5])
         pulled.save(6, wanted[4]).result()
         assert same(pulled.load(6), wanted[4])
-
-
-def test_random_histories(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Steps of leaves that change a little, wholly or not, come and go; deletes, replaces, reopens
-    with and without differences; then each step goes to Orbax."""
-    small = 0
-    for seed in range(8):
-        chance = random.Random(seed)
-        where = path.with_name(f"{path.name}-{seed}")
-        training = Training(seed)
-        wanted: dict[int, dict[str, Any]] = {}
-        store = stepwell.open(where, delta=True, staging_bytes=(17 << 20) if seed % 2 else None)
-        for step in range(30):
-            training.next(chance.choice([0, 0.0005, 0.01, 0.05, 0.3, 1]))
-            there = {name: leaf for name, leaf in training.weights.items() if chance.random() < 0.9}
-            number = chance.choice([step, step, *wanted]) if wanted else step
-            store.save(number, {"w": there, "n": step}, if_exists="replace")
-            wanted[number] = {"w": there, "n": step}
-            if len(wanted) > 3 and chance.random() < 0.4:
-                gone = chance.choice(sorted(wanted))
-                store.wait()
-                store.delete(gone)
-                del wanted[gone]
-            if chance.random() < 0.1:
-                store.reclaim()
-            if chance.random() < 0.15:
-                store.close()
-                store = stepwell.open(where, delta=chance.random() < 0.7)
-        store.wait()
-        store.reclaim()
-        assert store.steps() == sorted(wanted)
-        small += sum(store[step].owned_bytes < store[step].stored_bytes / 4 for step in store)
-        for number, tree in wanted.items():
-            assert same(store.load(number), tree), (seed, number)
-        number = chance.choice(sorted(wanted))
-        store.export(number, tmp_path / f"export-{seed}")
-        restored = ocp_v0.PyTreeCheckpointer().restore(tmp_path / f"export-{seed}" / "state")
-        assert same(jax.tree.map(np.asarray, restored["w"]), wanted[number]["w"])
-        report = store.verify()
-        assert report.ok, report.problems
-        store.close()
-    assert small > 8
 
 
 @pytest.mark.parametrize("local", [False, True])

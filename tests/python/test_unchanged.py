@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -172,40 +171,6 @@ def test_each_way_out_gives_the_whole_step(path: pathlib.Path, tmp_path: pathlib
         assert same(store.load()["base"], state)
     with stepwell.open(path, branch="b") as branch:
         assert same(branch.load(9)["base"], state) and branch.verify().ok
-
-
-def test_random_histories(path: pathlib.Path) -> None:
-    """Steps of leaves that change, stay, come, go and come back; deletes, replaces and reopens."""
-    for seed in range(6):
-        chance = random.Random(seed)
-        where = path.with_name(f"{path.name}-{seed}")
-        leaves = {name: np.full((64, 300), ord(name), np.float32) for name in "abcdef"}
-        wanted: dict[int, dict[str, np.ndarray]] = {}
-        store = stepwell.open(where)
-        for step in range(40):
-            for name in leaves:
-                if chance.random() < 0.3:
-                    leaves[name] = leaves[name] + chance.choice([1, -1])  # contents come back
-            there = {name: leaf for name, leaf in leaves.items() if chance.random() < 0.8}
-            number = chance.choice([step, step, *wanted]) if wanted else step
-            store.save(number, {"x": there, "n": step}, if_exists="replace").result()
-            wanted[number] = {name: leaf.copy() for name, leaf in there.items()}
-            if len(wanted) > 3 and chance.random() < 0.4:
-                gone = chance.choice(sorted(wanted))
-                store.delete(gone)
-                del wanted[gone]
-            if chance.random() < 0.15:
-                store.reclaim()
-            if chance.random() < 0.15:
-                store.close()
-                store = stepwell.open(where)
-        store.reclaim()
-        assert store.steps() == sorted(wanted)
-        for number, leaf in wanted.items():
-            assert same(store.load(number)["x"], leaf), (seed, number)
-        report = store.verify()
-        assert report.ok, report.problems
-        store.close()
 
 
 def test_an_array_that_another_thread_replaced_meanwhile_is_read(path: pathlib.Path) -> None:
