@@ -41,12 +41,21 @@ Result<std::string> ChunkSources::ReadChunk(const format::ChunkRecord& chunk) co
 Status DecodeChunk(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
                    MutableBytes out) {
   STEPWELL_DCHECK(payloads.size() == chunk.bases.size() + 1, "a chunk without all its payloads");
-  for (size_t i = 0; i < chunk.bases.size(); ++i) {
-    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.bases[i].codec, payloads[i], out));
+  const format::StoredPayload& first = chunk.bases.empty() ? chunk : chunk.bases.front();
+  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(first.codec, payloads.front(), out));
+  return ApplyDifferences(chunk, payloads.subspan(1), out);
+}
+
+Status ApplyDifferences(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
+                        MutableBytes out) {
+  if (chunk.bases.empty()) return OkStatus();
+  STEPWELL_DCHECK(payloads.size() == chunk.bases.size(), "a chunk without all its differences");
+  for (size_t i = 1; i < chunk.bases.size(); ++i) {
+    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.bases[i].codec, payloads[i - 1], out));
   }
   STEPWELL_RETURN_IF_ERROR(format::DecodePayload(chunk.codec, payloads.back(), out));
   // The CRCs say that each payload is the one that was written, and not that they belong together.
-  if (!chunk.bases.empty() && format::HashOf(out) != chunk.hash) {
+  if (format::HashOf(out) != chunk.hash) {
     return DataLossError("its difference to an earlier step leads to other bytes than were saved");
   }
   return OkStatus();

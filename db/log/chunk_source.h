@@ -53,5 +53,8 @@ class ChunkSources {
 // their order, and its own. kDataLoss where a difference leads to other bytes than were saved.
 Status DecodeChunk(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
                    MutableBytes out);
+// The second half of it: `out` has the decoded keyframe, `payloads` are those behind it.
+Status ApplyDifferences(const format::ChunkRecord& chunk, std::span<const ConstBytes> payloads,
+                        MutableBytes out);
 
 }  // namespace stepwell::db

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,43 +12,36 @@
 namespace stepwell::db {
 namespace {
 
-// Bounds the payloads that are in memory at once: a group is one chunk, or has at most so many
-// stored bytes.
+// Bounds what is in memory at once beside the places of the chunks: a group is one chunk, or takes
+// at most so many bytes.
 constexpr uint64_t kGroupBytesMax = uint64_t{48} << 20;
-
-size_t GroupSize(std::span<const PlannedChunk> chunks) {
-  uint64_t bytes = 0;
-  size_t count = 0;
-  while (count < chunks.size()) {
-    bytes += chunks[count].record->all_stored_bytes();
-    if (count > 0 && bytes > kGroupBytesMax) break;
-    ++count;
-  }
-  return count;
-}
 
 }  // namespace
 
-// The payloads of some chunks, on their way.
+// A chunk whose payloads are on their way.
+struct DeltaRead::GroupChunk {
+  const PlannedChunk* planned = nullptr;
+  MutableBytes logical;  // decoded as far as it is
+  std::unique_ptr<std::byte[]> memory;
+  std::vector<std::string> differences;  // payloads
+  std::atomic<size_t> missing{0};
+};
+
 struct DeltaRead::Group {
-  struct Chunk {
-    const PlannedChunk* planned = nullptr;
-    std::vector<std::string> payloads;  // of the bases, then its own
-    std::atomic<size_t> missing{0};
-  };
-  explicit Group(std::span<const PlannedChunk> planned) : chunks(planned.size()) {
+  Group(std::span<const PlannedChunk> planned, const PlaceOf& place_of) : chunks(planned.size()) {
     for (size_t i = 0; i < planned.size(); ++i) {
       const format::ChunkRecord& record = *planned[i].record;
       chunks[i].planned = &planned[i];
-      chunks[i].payloads.resize(record.bases.size() + 1);
-      chunks[i].missing = chunks[i].payloads.size();
+      chunks[i].logical = place_of(planned[i]);
+      chunks[i].differences.resize(record.bases.size());
+      chunks[i].missing = record.bases.size() + 1;
       uint32_t number = 0;
       for (const format::StoredPayload& base : record.bases) Add(planned[i], i, base, number++);
       Add(planned[i], i, record, number);
     }
   }
 
-  std::deque<Chunk> chunks;
+  std::deque<GroupChunk> chunks;
   std::deque<format::ChunkRecord> records;  // one for each payload, without bases
   std::vector<PlannedChunk> payloads;       // `requests`: the chunk's index, the payload's number
   std::vector<ChunkError> errors;
@@ -67,10 +61,23 @@ struct DeltaRead::Group {
   }
 };
 
+size_t DeltaRead::GroupSize(std::span<const PlannedChunk> chunks) const {
+  uint64_t bytes = 0;
+  size_t count = 0;
+  while (count < chunks.size()) {
+    const format::ChunkRecord& record = *chunks[count].record;
+    bytes += record.all_stored_bytes() - record.bases.front().stored_bytes;
+    if (place_of_(chunks[count]).empty()) bytes += record.logical_bytes;
+    if (count > 0 && bytes > kGroupBytesMax) break;
+    ++count;
+  }
+  return count;
+}
+
 Status DeltaRead::Run(std::span<const PlannedChunk> chunks, const GroupDone& done) {
   while (!chunks.empty()) {
     const std::span<const PlannedChunk> now = chunks.first(GroupSize(chunks));
-    Group group(now);
+    Group group(now, place_of_);
     STEPWELL_RETURN_IF_ERROR(ReadGroup(&group));
     if (!done(now, group.errors)) break;
     chunks = chunks.subspan(now.size());
@@ -78,24 +85,34 @@ Status DeltaRead::Run(std::span<const PlannedChunk> chunks, const GroupDone& don
   return OkStatus();
 }
 
+// Takes the payload of that number. Payloads of a chunk come to several workers, in any order.
+Status DeltaRead::Take(GroupChunk* chunk, uint32_t number, ConstBytes payload) const {
+  const format::ChunkRecord& record = *chunk->planned->record;
+  if (number > 0) {
+    chunk->differences[number - 1].assign(reinterpret_cast<const char*>(payload.data()),
+                                          payload.size());
+  } else {
+    if (chunk->logical.empty()) {
+      chunk->memory = std::make_unique_for_overwrite<std::byte[]>(record.logical_bytes);
+      chunk->logical = {chunk->memory.get(), record.logical_bytes};
+    }
+    STEPWELL_RETURN_IF_ERROR(
+        format::DecodePayload(record.bases.front().codec, payload, chunk->logical));
+  }
+  if (chunk->missing.fetch_sub(1) > 1) return OkStatus();
+  std::vector<ConstBytes> differences;
+  for (const std::string& bytes : chunk->differences) differences.push_back(AsBytes(bytes));
+  STEPWELL_RETURN_IF_ERROR(ApplyDifferences(record, differences, chunk->logical));
+  chunk->differences.clear();
+  STEPWELL_RETURN_IF_ERROR(take_(*chunk->planned, chunk->logical));
+  chunk->memory.reset();
+  return OkStatus();
+}
+
 Status DeltaRead::ReadGroup(Group* group) {
   const RestorePlan plan = PlanReads(std::move(group->payloads));
-  const auto take = [&](const PlannedChunk& one, ConstBytes payload, io::AlignedBuffer* scratch) {
-    Group::Chunk& chunk = group->chunks[one.requests[0]];
-    chunk.payloads[one.requests[1]].assign(reinterpret_cast<const char*>(payload.data()),
-                                           payload.size());
-    if (chunk.missing.fetch_sub(1) > 1) return OkStatus();
-    const format::ChunkRecord& record = *chunk.planned->record;
-    std::vector<ConstBytes> payloads;
-    for (const std::string& bytes : chunk.payloads) payloads.push_back(AsBytes(bytes));
-    if (scratch->size() < record.logical_bytes) *scratch = io::AlignedBuffer(record.logical_bytes);
-    if (scratch->size() < record.logical_bytes) {
-      return ResourceExhaustedError("no memory to decode");
-    }
-    const MutableBytes logical = scratch->bytes().first(record.logical_bytes);
-    STEPWELL_RETURN_IF_ERROR(DecodeChunk(record, payloads, logical));
-    chunk.payloads.clear();
-    return take_(*chunk.planned, logical);
+  const auto take = [&](const PlannedChunk& one, ConstBytes payload, io::AlignedBuffer*) {
+    return Take(&group->chunks[one.requests[0]], one.requests[1], payload);
   };
   // The first error counts where several payloads of a chunk are damaged.
   const auto done = [&](const PlannedRead&, std::span<const ChunkError> errors) {

@@ -84,8 +84,20 @@ void CopyOut(const Destination& destination, const PlannedChunk& chunk, ConstByt
                        destination.request->box, view);
 }
 
+// Returns the memory of the chunk's one request to which all of it goes as one run; empty if there
+// is no such memory.
+MutableBytes PlaceOf(std::span<const Destination> destinations, const PlannedChunk& chunk) {
+  const Destination& first = destinations[chunk.requests.front()];
+  if (chunk.requests.size() > 1 || first.dtype == nullptr) return {};
+  std::byte* const run = RunOf(first, Layout(first), chunk.chunk_index);
+  if (run == nullptr) return {};
+  return {run, chunk.record->logical_bytes};
+}
+
+// Copies a chunk into the memory of each request that wants it, where it is not there already.
 Status DeliverLogical(std::span<const Destination> destinations, const PlannedChunk& chunk,
                       ConstBytes logical) {
+  if (PlaceOf(destinations, chunk).data() == logical.data()) return OkStatus();
   for (const uint32_t i : chunk.requests) CopyOut(destinations[i], chunk, logical);
   return OkStatus();
 }
@@ -95,13 +107,8 @@ Status Deliver(std::span<const Destination> destinations, const PlannedChunk& ch
                ConstBytes payload, io::AlignedBuffer* scratch) {
   ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
   if (chunk.record->codec != format::CodecId::kRaw) {
-    const Destination& first = destinations[chunk.requests.front()];
-    if (chunk.requests.size() == 1 && first.dtype != nullptr) {
-      if (std::byte* run = RunOf(first, Layout(first), chunk.chunk_index)) {
-        return format::DecodePayload(chunk.record->codec, payload,
-                                     {run, chunk.record->logical_bytes});
-      }
-    }
+    const MutableBytes place = PlaceOf(destinations, chunk);
+    if (!place.empty()) return format::DecodePayload(chunk.record->codec, payload, place);
     STEPWELL_ASSIGN_OR_RETURN(logical, DecodeToScratch(chunk, payload, scratch));
   }
   return DeliverLogical(destinations, chunk, logical);
@@ -233,10 +240,12 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   STEPWELL_RETURN_IF_ERROR(first.status);
   STEPWELL_RETURN_IF_ERROR(status);
   if (plan.deltas.empty()) return stats;
-  DeltaRead deltas(files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
-                   [&destinations](const PlannedChunk& chunk, ConstBytes logical) {
-                     return DeliverLogical(destinations, chunk, logical);
-                   });
+  DeltaRead deltas(
+      files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
+      [&destinations](const PlannedChunk& chunk) { return PlaceOf(destinations, chunk); },
+      [&destinations](const PlannedChunk& chunk, ConstBytes logical) {
+        return DeliverLogical(destinations, chunk, logical);
+      });
   status = deltas.Run(plan.deltas,
                       [&](std::span<const PlannedChunk>, std::span<const ChunkError> errors) {
                         return take_first(errors);

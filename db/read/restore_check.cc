@@ -124,8 +124,10 @@ Status Restorer::Check(std::span<const format::LeafRecord> leaves,
   };
   Status status = plan.reads.empty() ? OkStatus() : WithContext(plan, check_plain);
   if (status.ok() && !cancelled) {
-    DeltaRead run(files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
-                  [](const PlannedChunk&, ConstBytes) { return OkStatus(); });
+    DeltaRead run(
+        files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
+        [](const PlannedChunk&) { return MutableBytes(); },
+        [](const PlannedChunk&, ConstBytes) { return OkStatus(); });
     status = run.Run(checks.deltas, checked);
   }
   return cancelled ? CancelledError("the check was cancelled") : status;
