@@ -37,7 +37,9 @@ TASKS = [
     _task("mesh", "mesh:run", alone=True),
     _task("space", "space:run", rounds_max=2),
     _task("unchanged", "unchanged:run"),
-    _task("delta", "delta:run", only="stepwell", rounds_max=2),
+    _task("delta", "delta:run", rounds_max=2),
+    _task("history", "history:run", only="stepwell"),
+    _task("deep", "deep:run", only="stepwell", rounds_max=2),
     _memory("memory-numpy", "run_save_numpy", "memory/save-NumPy"),
     _memory("memory-restore", "run_restore", "memory/restore"),  # of what memory-numpy saved
     _memory("memory-jax", "run_save_jax", "memory/save-jax"),

@@ -92,6 +92,26 @@ def _many(steps: int) -> list[Row]:
                 ("ls", "`stepwell ls --last 20`, a new process", "opening the store", "≤ 0.2 s"))]
 
 
+def _deep(steps: int) -> list[Row]:
+    group = f"Saves at {steps:,} live steps, the oldest retired, beside those at 100"
+    return [Row(f"deep/{kind}-{row}", group, f"{what}, {words}", "ms", "own", "at 100 live steps",
+                "one flush", budget, only="stepwell")
+            for kind, words in (("dense", "4 KiB, all new"),
+                                ("shared", "64 × 4 KiB, one of them new"))
+            for row, what, budget in (("p99", "the slowest of 100 saves, durable", "≤ 1.1"),
+                                      ("median", "saved, durable", ""))]
+
+
+def _history(steps: int) -> list[Row]:
+    group = f"One array over {steps:,} steps of a fine-tuning, cold"
+    return [Row("history/time", group, "`history(path)`", "ms", "own", "a load of each step",
+                "reads of its chunks", only="stepwell"),
+            Row("history/read", group, "bytes read", "MB", "own", "bytes of the array's steps",
+                "alignment of reads, records", only="stepwell"),
+            Row("history/changed", group, "`changed(first, last)`", "ms", "read 4k",
+                "fio read of 4 KiB", "records of two steps", only="stepwell")]
+
+
 def _unchanged() -> list[Row]:
     group = "Steps of a fine-tuning in which one percent changes, beside the first of them"
     return [row for kind, words in (("objects", "the same arrays"),
@@ -116,7 +136,9 @@ def _delta() -> list[Row]:
             Row(row + "changed", group, f"elements that changed, {what}", "MB", "own",
                 "bytes of the state", only="stepwell"),
             Row(row + "written", group, f"bytes written, {what}", "MB", "own",
-                "bytes of the state", "entropy of what changed", only="stepwell"),
+                "bytes of the state", "entropy of what changed"),
+            Row(row + "zstd", group, f"bytes written, {what}", "MB", "own",
+                "the whole state by zstd -1", "entropy of what changed", only="stepwell"),
             Row(row + "entropy", group, f"bytes written, {what}", "MB", "own",
                 "entropy of what changed", "records", "≤ 1.25", only="stepwell"),
             Row(row + "stall", group, f"stall, {what}", "ms", "own", "without differences",
@@ -169,8 +191,8 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "fio read of what it reads", "catalog, index", "≤ 50 ms", only="stepwell"),
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
-        *_many(many_steps),
-        *_unchanged(), *_delta(),
+        *_many(many_steps), *_deep(many_steps),
+        *_unchanged(), *_delta(), *_history(steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of real trainings: bytes of a later step, beside the entropy of what changed; stall and
-time with differences, beside those without. All others write each step whole: see *full*."""
+"""Steps of real trainings: bytes of a later step, beside the entropy of what changed and beside the
+whole state through zstd; stall and time with differences, beside those without."""
 
 import statistics
 from typing import Any
 
 import machine
+import numcodecs
 import numpy as np
 import states
 import trainings
@@ -20,11 +21,16 @@ def run(job: Job) -> None:
         size = job.size_bytes // 8  # the network that is trained is small
         steps = list(trainings.train(kind, size, job.seed, STEPS))
         total = states.total_bytes(steps[0])
-        user = job.contender(f"delta-{kind}", keep=STEPS, delta=True)
+        options = {"delta": True} if job.make.key == "stepwell" else {}
+        user = job.contender(f"delta-{kind}", keep=STEPS, **options)
         saved = [user.save(step) for step in steps]
         written = [one.written for one in saved[1:] if one.written is not None]
         later = statistics.mean(written) if written else None
         job.emit(f"delta/{kind}-written", later, total)
+        if job.make.key != "stepwell":
+            continue
+        if later is not None:
+            job.emit(f"delta/{kind}-zstd", later, _zstd_bytes(steps[-1]))
         changed, entropy = _changes(steps)
         job.emit(f"delta/{kind}-changed", changed, total)
         if later is not None:
@@ -43,6 +49,12 @@ def run(job: Job) -> None:
             states.expect_equal(restored, steps[-1])
             seconds.append(timed.seconds)
         job.emit(f"delta/{kind}-restore", *seconds)
+
+
+def _zstd_bytes(step: Any) -> int:
+    """Of the whole state, each array compressed at level 1."""
+    zstd = numcodecs.Zstd(level=1)
+    return sum(len(zstd.encode(leaf.reshape(-1).view(np.uint8))) for leaf in states.leaves(step))
 
 
 def _changes(steps: list[Any]) -> tuple[float, float]:
