@@ -9,6 +9,7 @@ import machine
 import numcodecs
 import numpy as np
 import states
+import stepwell
 import trainings
 from rows import TRAININGS
 from themes import Job, Timed
@@ -21,7 +22,9 @@ def run(job: Job) -> None:
         size = job.size_bytes // 8  # the network that is trained is small
         steps = list(trainings.train(kind, size, job.seed, STEPS))
         total = states.total_bytes(steps[0])
-        options = {"delta": True} if job.make.key == "stepwell" else {}
+        options = {}
+        if job.make.key == "stepwell":
+            options = {"delta": True, "codec": "blosc" if kind.startswith("adam-") else "auto"}
         user = job.contender(f"delta-{kind}", keep=STEPS, **options)
         saved = [user.save(step) for step in steps]
         written = [one.written for one in saved[1:] if one.written is not None]
@@ -35,7 +38,7 @@ def run(job: Job) -> None:
         job.emit(f"delta/{kind}-changed", changed, total)
         if later is not None:
             job.emit(f"delta/{kind}-entropy", later, entropy)
-        plain = job.contender(f"delta-{kind}-plain", keep=STEPS)
+        plain = job.contender(f"delta-{kind}-plain", keep=STEPS, codec=options["codec"])
         whole = [plain.save(step) for step in steps]
         for row, of in (("stall", "stall"), ("durable", "durable")):
             medians = (statistics.median(getattr(one, of) for one in each[1:])
@@ -49,6 +52,19 @@ def run(job: Job) -> None:
             states.expect_equal(restored, steps[-1])
             seconds.append(timed.seconds)
         job.emit(f"delta/{kind}-restore", *seconds)
+        job.emit(f"delta/{kind}-left", *_left(user.writer()))
+
+
+def _left(store: stepwell.Store) -> tuple[int, int]:
+    """Bytes on the disk once all steps but the newest are deleted, without what is reserved, and
+    bytes of that step."""
+    newest = store.latest
+    for step in store.steps():
+        if step != newest:
+            store.delete(step)
+    store.reclaim()
+    space = store.stats()["space"]
+    return space["total_bytes"] - space["reserved_bytes"], store[newest].stored_bytes
 
 
 def _zstd_bytes(step: Any) -> int:

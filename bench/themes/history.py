@@ -15,7 +15,7 @@ def run(job: Job) -> None:
     count: int = job.settings["steps"]
     rng = np.random.default_rng(job.seed)
     base = {f"base_{index}": rng.standard_normal(1 << 18).astype(np.float32) for index in range(8)}
-    wanted = np.stack([np.full((64, 256), step, np.float32) for step in range(count)])
+    wanted = rng.standard_normal((count, 64, 256)).astype(np.float32)
     with stepwell.open(path) as store:
         for step in range(count):
             store.save(step, {"base": base, "tuned": wanted[step]})

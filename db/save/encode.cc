@@ -14,8 +14,6 @@ using format::CodecId;
 
 namespace {
 
-// A restore reads at most one and a half times as much as without differences.
-constexpr uint32_t kKeyframePerDeltas = 2;
 constexpr uint64_t kBaseRecordBytes = 64;  // of a StoredPayload in a leaf's record and its copy
 
 // The chunk's bytes: as they were staged, where they are, or gathered (into `out` if they are
@@ -65,18 +63,21 @@ bool IsInBase(const PlannedLeaf& leaf, const ChunkTask& chunk, const EncodedChun
          leaf.base_step->Refer();
 }
 
-// Returns the most bytes that a difference to `there` may take; 0: a keyframe is due. Each step
-// names all bases of a chunk again, so that chains of n differences cost n * n names: a keyframe
-// comes before these take more than it.
+// Returns the most bytes that a difference to `there` may take; 0: a keyframe is due. A restore
+// reads at most one and a half times the decoded bytes, and the differences behind a keyframe
+// together take at most as much as it. One that is hardly smaller than a keyframe is not worth its
+// bases. Each step names all of these again, so that chains of n differences cost n * n names: a
+// keyframe comes before the names take more than it.
 size_t RoomForDelta(const format::ChunkRecord& there) {
   const size_t bases = there.bases.size() + 1;
   const format::StoredPayload& keyframe = there.bases.empty() ? there : there.bases.front();
   if (bases > format::kBasesMax || bases * bases * kBaseRecordBytes > keyframe.stored_bytes) {
     return 0;
   }
-  const uint64_t used = there.all_stored_bytes() - keyframe.stored_bytes;
-  const uint64_t all = keyframe.stored_bytes / kKeyframePerDeltas;
-  return used < all ? all - used : 0;
+  const uint64_t all = std::min(uint64_t{there.logical_bytes} + there.logical_bytes / 2,
+                                2 * uint64_t{keyframe.stored_bytes});
+  const uint64_t used = there.all_stored_bytes();
+  return used < all ? std::min<uint64_t>(all - used, keyframe.stored_bytes / 4 * 3) : 0;
 }
 
 // Encodes the chunk as the base's, or as a difference to it. `encoded` stays as it is where neither

@@ -83,6 +83,27 @@ def test_a_sparse_change_takes_a_fraction(path: pathlib.Path, make: Any, session
         assert np.array_equal(store.load(11, "w/f32")[3:5], wanted[11]["w"]["f32"][3:5])
 
 
+def test_a_compressed_keyframe_leaves_more_for_differences(tmp_path: pathlib.Path) -> None:
+    """Half of the elements change: one difference fits behind a raw keyframe, two behind a
+    compressed one. No step is read with more than one and a half times its bytes."""
+    owned_bytes = {}
+    for codec in ("raw", "blosc"):
+        rng = np.random.default_rng(0)
+        leaf = rng.standard_normal((512, 1024)).astype(ml_dtypes.bfloat16)
+        path = tmp_path / codec
+        with stepwell.open(path, delta=True, codec=codec) as store:
+            for step in range(9):
+                leaf = leaf.copy()
+                changed = rng.random(leaf.shape) < 0.5
+                leaf.view(np.int16)[changed] += rng.integers(-60, 60, changed.sum(), np.int16)
+                store.save(step, {"x": leaf}).result()
+                assert np.array_equal(store.load(step, "x").view(np.int16), leaf.view(np.int16))
+                assert store[step].stored_bytes <= 1.5 * leaf.nbytes
+            owned_bytes[codec] = sum(owned(store)[1:])
+            assert owned_bytes[codec] < 0.8 * 8 * leaf.nbytes
+    assert owned_bytes["blosc"] < 0.85 * owned_bytes["raw"]
+
+
 def test_without_the_option_nothing_is_a_difference(path: pathlib.Path) -> None:
     training = Training()
     with stepwell.open(path) as store:

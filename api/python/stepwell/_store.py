@@ -88,9 +88,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     delta: True stores a chunk that changed as the lossless difference to the same chunk of the
         commit before, where that is smaller: weights of which few elements change between two
         steps take a fraction of their bytes. A load of a step then reads at most 1.5 times its
-        bytes, and an export writes it as a whole. The first save of a session reads the last step
-        to compare with it. Steps with and without differences are read by any session. Mode "a"
-        only.
+        bytes, and an export writes it as a whole. With codec "blosc", larger differences pay, too,
+        as those of Adam's state. The first save of a session reads the last step to compare with
+        it. Steps with and without differences are read by any session. Mode "a" only.
 
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
