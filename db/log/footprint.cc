@@ -41,10 +41,9 @@ void AddPayload(const format::StoredPayload& payload, Footprint* footprint) {
 
 // The live steps' use of one segment.
 struct LiveBytes {
-  uint64_t owned_bytes = 0;  // payloads
-  uint64_t referenced_bytes =
-      0;                     // the most that one step refers to, whether the owner lives or not
-  uint64_t block_bytes = 0;  // of payloads
+  uint64_t owned_bytes = 0;     // payloads
+  uint64_t orphaned_bytes = 0;  // payloads that live steps refer to and none owns
+  uint64_t block_bytes = 0;     // of payloads
   uint64_t frame_bytes = 0;
   uint64_t end_bytes = 0;
 };
@@ -60,14 +59,20 @@ void EachFile(io::FileSystem* file_system, const std::string& directory, Visit v
   }
 }
 
-// By what the steps' records say of their segments: nothing is read for it.
+// By what the steps' records say of their segments: nothing is read for it. What a step refers to,
+// and live steps from before it do not own, is orphaned: at least what is more than all that they
+// own there.
 std::map<uint64_t, LiveBytes> LiveBytesBySegment(const SpaceQuery& query) {
+  auto in_order = query.live;
+  std::ranges::sort(in_order, {}, [](const auto& live) { return live->record.commit; });
   std::map<uint64_t, LiveBytes> uses;
-  for (const auto& live : query.live) {
+  for (const auto& live : in_order) {
     for (const format::SegmentExtent& extent : live->record.extents) {
       LiveBytes& use = uses[extent.segment];
+      use.orphaned_bytes =
+          std::max(use.orphaned_bytes,
+                   extent.referenced_bytes - std::min(extent.referenced_bytes, use.owned_bytes));
       use.owned_bytes += extent.stored_bytes - extent.referenced_bytes;
-      use.referenced_bytes = std::max(use.referenced_bytes, extent.referenced_bytes);
       use.block_bytes += extent.block_bytes;
       use.frame_bytes += extent.frame_bytes;
       use.end_bytes = std::max(use.end_bytes, extent.end_bytes);
@@ -94,7 +99,7 @@ void AddSegment(const SpaceQuery& query, uint64_t id, const io::FileInfo& info,
     *part += taken;
     left -= taken;
   };
-  take(std::max(use.owned_bytes, use.referenced_bytes), &space->live_bytes);
+  take(use.owned_bytes + use.orphaned_bytes, &space->live_bytes);
   take(use.block_bytes - std::min(use.block_bytes, use.owned_bytes), &space->padding_bytes);
   take(use.frame_bytes + TotalBytes(edges), &space->overhead_bytes);
   uint64_t end = info.size_bytes;

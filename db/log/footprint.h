@@ -84,10 +84,9 @@ struct SpaceQuery {
   std::map<uint64_t, ByteRange> catalogs;
 };
 
-// The parts add up to total_bytes. By the extents of the live steps (of what several refer to of a
-// segment the most that one has there), the ends
-// of the segments, and the sizes that the file system says. Files that come and go meanwhile may be
-// missing.
+// The parts add up to total_bytes. By the extents of the live steps, the ends of the segments, and
+// the sizes that the file system says. Of payloads whose owner is deleted, live_bytes has at least
+// what the step behind it refers to. Files that come and go meanwhile may be missing.
 // Fills `space`, `segments` and `segment_bytes`.
 void AccountSpace(const SpaceQuery& query, StoreStats* stats);
 

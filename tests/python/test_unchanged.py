@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import threading
 from collections.abc import Callable
@@ -75,6 +76,28 @@ def test_a_handle_and_the_store_say_what_a_step_takes(path: pathlib.Path) -> Non
     assert handle.stats == stats  # it outlives its store
     with stepwell.open(path, mode="r") as reader:
         assert reader.frees_bytes() == {2: last}
+
+
+def test_what_a_step_took_over_is_live(path: pathlib.Path) -> None:
+    """The account of space, in each order of deletes, of a base whose owner is gone."""
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal(MIB).astype(np.float32)
+    for gone in itertools.permutations(range(4), 3):
+        where = path.with_name("-".join(map(str, gone)))
+        with stepwell.open(where) as store:
+            for step in range(4):
+                tuned = rng.standard_normal(MIB // 4).astype(np.float32)
+                store.save(step, {"base": base, "tuned": tuned}).result()
+            own = store[1].owned_bytes
+            shared = store[1].stored_bytes - own
+            for step in gone:
+                store.delete(step)
+                assert store.stats()["space"]["live_bytes"] == shared + len(store) * own
+            store.reclaim()
+            [left] = store
+            space = store.stats()["space"]
+            assert space["live_bytes"] == store[left].stored_bytes
+            assert space["dead_bytes"] < MIB // 4
 
 
 @pytest.mark.parametrize("make", [np.array, jnp.array], ids=["numpy", "jax"])
