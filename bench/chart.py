@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart of the README: a few rows of the report as bars, in plain SVG."""
+"""The charts of the README, in plain SVG: a few rows of the report as bars, and a store that
+grows."""
 
 import math
 import statistics
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from report import Report
 from tables import UNITS, number
@@ -45,6 +46,50 @@ def svg(report: Report) -> str:
         lines.append(_text(NAMES - 10, y, described["name"], 'text-anchor="end"'))
     for place, panel in enumerate(PANELS):
         lines += _panel(report, panel, NAMES + PANEL * place)
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+GROWTH_WIDTH, GROWTH_HEIGHT, LEFT, BOTTOM = 640, 300, 70, 40
+
+
+def growth(found: dict[str, Any]) -> str:
+    """Bytes on the disk by the number of steps that are kept: what fine_tuning.measure found."""
+    steps, whole = found["steps"], found["state_bytes"]
+    top = 1.25 * max(used for _, used in found["stepwell"]) / whole  # in states
+    right, floor = GROWTH_WIDTH - 20, GROWTH_HEIGHT - BOTTOM
+
+    def line(points: list[tuple[int, float]], colour: str, attributes: str = "") -> str:
+        places = " ".join(f"{LEFT + (right - LEFT) * step / steps:.1f},"
+                          f"{floor - (floor - 50) * used / whole / top:.1f}"
+                          for step, used in points)
+        return (f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2.5" '
+                f'{attributes}/>').replace(" />", "/>")
+
+    title = f"A fine-tuning keeps {steps:,} steps of {whole / 1e6:,.0f} MB"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {GROWTH_WIDTH} {GROWTH_HEIGHT}" '
+        f'width="{GROWTH_WIDTH}" height="{GROWTH_HEIGHT}" font-family="sans-serif" '
+        f'font-size="13" fill="{INK}" role="img">',
+        f"<title>{title}</title>",
+        f'<rect width="{GROWTH_WIDTH}" height="{GROWTH_HEIGHT}" fill="#ffffff"/>',
+        _text(LEFT, 22, title, 'font-weight="bold"'),
+        _text(LEFT, 40, "disk space, in states; segments are laid out whole until the store closes",
+              f'fill="{FAINT}" font-size="11"')]
+    for states in range(int(top) + 1):
+        y = floor - (floor - 50) * states / top
+        lines += [f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#cfd8dc"/>',
+                  _text(LEFT - 8, round(y) + 4, str(states), 'text-anchor="end"')]
+    for share in range(0, 5):
+        lines.append(_text(LEFT + (right - LEFT) * share / 4, floor + 18, f"{steps * share // 4:,}",
+                           f'fill="{FAINT}" font-size="11" text-anchor="middle"'))
+    peers = [(step, used) for step, used in found["orbax"] if used / whole <= top]
+    last, peer = found["stepwell"][-1][1] / whole, found["orbax"][-1]
+    lines += [line([(0, 0), *peers], OTHERS), line(found["stepwell"], OWN),
+              _text(LEFT + 14, 90, f"Orbax v1: {peer[1] / whole:.1f} states after {peer[0]} steps",
+                    f'fill="{FAINT}"'),
+              _text(right - 14, round(floor - (floor - 50) * last / top) + 74,
+                    f"Stepwell: {last:.2f} states after {steps:,} steps",
+                    f'fill="{OWN}" text-anchor="end"')]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

@@ -53,6 +53,24 @@ def test_the_chart_of_the_readme_is_of_the_recorded_run(tmp_path: Path) -> None:
     assert chart.read_bytes() == drawn.read_bytes()
 
 
+def test_a_fine_tuning_that_keeps_each_step(tmp_path: Path) -> None:
+    """As README.md shows it, and at its smallest, with the comparison of what is loaded."""
+    program, recorded = BENCH / "fine_tuning.py", BENCH / "recorded_fine_tuning.json"
+    chart = tmp_path / "chart.svg"
+    for source, *arguments in ([recorded, "--from", recorded],
+                               [tmp_path / "out.json", "--steps", 7, "--width", 64, "--json",
+                                tmp_path / "out.json", "--dir", tmp_path]):
+        subprocess.run([sys.executable, str(program), *map(str, arguments), "--svg", str(chart)],
+                       check=True, capture_output=True, timeout=600,
+                       env={**os.environ, "JAX_PLATFORMS": "cpu"})
+        found = json.loads(source.read_text())
+        assert found["stepwell"][-1][0] == found["steps"]
+        if source == recorded:
+            drawn = BENCH.parent / "api/docs/pages/fine-tuning.svg"
+            assert chart.read_bytes() == drawn.read_bytes()
+            assert found["stepwell"][-1][1] < 3 * found["state_bytes"]
+
+
 def test_a_contender_that_fails_is_told(tmp_path: Path) -> None:
     """An interpreter without PyTorch stands for an environment that is broken."""
     result = run("--quick", "--rows", "start", "--contenders", "stepwell,torch-save", "--torch",
