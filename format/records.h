@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <stepwell/statistics.h>
+
 #include "format/codec.h"
 #include "format/dtype.h"
 #include "format/grid.h"
@@ -20,6 +22,9 @@
 #include "io/result.h"
 
 namespace stepwell::format {
+
+using stepwell::ChangedCount;
+using stepwell::LeafStatistics;
 
 using Id128 = std::array<uint8_t, 16>;
 
@@ -147,6 +152,9 @@ struct LeafRecord {
   // `pieces`, in their order; there may be none. Only a leaf's first record says so.
   bool partial = false;
   std::vector<PieceRecord> pieces;
+  // kArray: of the elements whose chunks are here; none: not taken. Only a leaf's first record has
+  // it.
+  std::optional<LeafStatistics> statistics;
 
   // Returns the codec of all chunks; none where they differ. Without chunks it is kRaw.
   std::optional<CodecId> codec() const;
@@ -163,6 +171,7 @@ struct ItemRecord {
   uint64_t leaf_count = 0;  // arrays and values, not nodes
   uint64_t logical_bytes = 0;
   uint64_t stored_bytes = 0;
+  uint64_t nonfinite = 0;  // elements that are NaN or infinite, of leaves with statistics
   bool operator==(const ItemRecord&) const = default;
 };
 

@@ -152,6 +152,38 @@ void ReadPiece(schema::Piece::Reader in, PieceRecord* piece) {
 
 }  // namespace
 
+namespace {
+
+void WriteStatistics(const LeafStatistics& statistics, schema::Statistics::Builder out) {
+  out.setElements(statistics.elements);
+  out.setNonfinite(statistics.nonfinite);
+  out.setMin(statistics.min);
+  out.setMax(statistics.max);
+  out.setSum(statistics.sum);
+  out.setSumOfSquares(statistics.sum_of_squares);
+  out.setChanged(statistics.changed);
+  out.setChangedCount(static_cast<uint16_t>(statistics.changed_count));
+}
+
+// What a newer version may know of changes, this one does not.
+LeafStatistics ReadStatistics(schema::Statistics::Reader in) {
+  LeafStatistics statistics{.elements = in.getElements(),
+                            .nonfinite = in.getNonfinite(),
+                            .min = in.getMin(),
+                            .max = in.getMax(),
+                            .sum = in.getSum(),
+                            .sum_of_squares = in.getSumOfSquares()};
+  Require(statistics.nonfinite <= statistics.elements, "more elements not finite than there are");
+  const uint16_t count = in.getChangedCount();
+  if (count == 0 || count > static_cast<uint16_t>(ChangedCount::kExact)) return statistics;
+  statistics.changed_count = static_cast<ChangedCount>(count);
+  statistics.changed = in.getChanged();
+  Require(statistics.changed <= statistics.elements, "more elements changed than there are");
+  return statistics;
+}
+
+}  // namespace
+
 size_t LeafTailWords(const LeafRecord& record, bool whole) {
   size_t words = TextWords(record.type_name.size()) + record.shape.size() +
                  record.chunk_shape.size() + record.shard_shape.size() +
@@ -162,6 +194,7 @@ size_t LeafTailWords(const LeafRecord& record, bool whole) {
   }
   if (!record.pieces.empty()) words += ListWords<schema::Piece>(record.pieces.size());
   for (const PieceRecord& piece : record.pieces) words += 3 * piece.origin.size();
+  if (record.statistics) words += StructWords<schema::Statistics>();
   if (!whole) return words;
   return words + DataWords(record.key.size()) + ListWords<schema::Chunk>(record.chunks.size());
 }
@@ -191,6 +224,7 @@ void WriteLeaf(const LeafRecord& record, bool whole, schema::Leaf::Builder out) 
     auto pieces = out.initPieces(static_cast<uint32_t>(record.pieces.size()));
     for (uint32_t i = 0; i < pieces.size(); ++i) WritePiece(record.pieces[i], pieces[i]);
   }
+  if (record.statistics) WriteStatistics(*record.statistics, out.initStatistics());
   if (!whole) return;
   out.setFirstChunk(record.first_chunk);
   out.setKey(ToData(record.key));
@@ -222,6 +256,7 @@ void ReadLeaf(schema::Leaf::Reader in, bool whole, LeafRecord* record) {
   record->logical_bytes = in.getLogicalBytes();
   record->chunk_count = in.getChunkCount();
   ReadList(in.getPieces(), &record->pieces, ReadPiece);
+  if (in.hasStatistics()) record->statistics = ReadStatistics(in.getStatistics());
   if (whole) {
     record->first_chunk = in.getFirstChunk();
     record->key = FromData(in.getKey());
@@ -291,6 +326,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
       items[i].setLeafCount(item.leaf_count);
       items[i].setLogicalBytes(item.logical_bytes);
       items[i].setStoredBytes(item.stored_bytes);
+      items[i].setNonfinite(item.nonfinite);
     }
   }
   out.setLeafCount(record.leaf_count);
@@ -329,6 +365,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
     out->leaf_count = item.getLeafCount();
     out->logical_bytes = item.getLogicalBytes();
     out->stored_bytes = item.getStoredBytes();
+    out->nonfinite = item.getNonfinite();
   });
   record->leaf_count = in.getLeafCount();
   record->chunk_count = in.getChunkCount();

@@ -58,6 +58,19 @@ struct Leaf {
   firstChunk @18 :UInt64;   # index of chunks[0]; > 0 in a record that goes on with a leaf
   chunks @19 :List(Chunk);
   pieces @20 :List(Piece);  # partial leaves: the boxes that this part of a group has
+  statistics @21 :Statistics;  # arrays: of the elements whose chunks are here; null: not taken
+}
+
+struct Statistics {
+  # The elements of an array in a few numbers (FORMAT.md, "Statistics").
+  elements @0 :UInt64;
+  nonfinite @1 :UInt64;       # of these: NaN or infinite
+  min @2 :Float64;            # of the finite ones; 0 where there are none
+  max @3 :Float64;
+  sumOfSquares @4 :Float64;
+  changed @5 :UInt64;         # elements that differ from the base's
+  changedCount @6 :UInt16;    # ChangedCount: 0 not known, 1 at most, 2 exact
+  sum @7 :Float64;            # of the finite ones
 }
 
 struct Piece {
@@ -76,6 +89,7 @@ struct Item {
   leafCount @2 :UInt64;      # arrays and values, not nodes
   logicalBytes @3 :UInt64;   # decoded, without padding
   storedBytes @4 :UInt64;    # payloads
+  nonfinite @5 :UInt64;      # elements that are NaN or infinite, of leaves with statistics
 }
 
 struct Step {
