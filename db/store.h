@@ -36,6 +36,7 @@ using stepwell::IfExists;
 using stepwell::KeepRule;
 using stepwell::LatencyStats;
 using stepwell::LoadStats;
+using stepwell::OnNonfinite;
 using stepwell::ReclaimReport;
 using stepwell::RecoveryReport;
 using stepwell::RepairReport;
@@ -130,6 +131,9 @@ struct SaveRequest {
   std::vector<uint64_t> retire;
   // The caller's number for this save, for LeafInput::unchanged_since, ascending; 0: none.
   uint64_t ticket = 0;
+  // The step is a copy of one that was saved elsewhere. What it holds is not the caller's doing, so
+  // on_nonfinite does not apply, and nothing is said of a state that does not change.
+  bool is_copy = false;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "db/commit/batch_builder.h"
+#include "db/commit/content_checks.h"
 #include "db/commit/frame_records.h"
 #include "db/commit/retention_report.h"
 #include "io/invariant.h"
@@ -16,6 +17,8 @@ using format::LeafRecord;
 using LiveStepPtr = std::shared_ptr<const LiveStep>;
 
 Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
+  STEPWELL_RETURN_IF_ERROR(CheckFinite(*options_, *job));
+  const bool is_new = FindAsOf(job->step) == nullptr;
   std::vector<LeafRecord> records;
   records.reserve(job->leaves.size());
   auto live = std::make_shared<LiveStep>();
@@ -65,10 +68,15 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
     if (leaf.recent != nullptr && leaf.base != nullptr && !leaf.near_base && !leaf.unchanged) {
       dense_saves = NextDenseSaves(leaf.base->dense_saves);
     }
-    base->leaves.push_back(
-        {std::move(records[i].key), leaf.grid, dense_saves, std::move(records[i].chunks)});
+    base->leaves.push_back({.key = std::move(records[i].key),
+                            .grid = leaf.grid,
+                            .dense_saves = dense_saves,
+                            .changed_saves = ChangedSaves(leaf),
+                            .statistics = records[i].statistics,
+                            .chunks = std::move(records[i].chunks)});
   }
   job->committed = std::move(base);
+  if (is_new) WarnIfStale(*options_, *job);
   job->ReleaseHolds();
   job->leaves.clear();
   return OkStatus();
@@ -95,7 +103,7 @@ Status BatchBuilder::AddRecords(const SaveJob& job, std::shared_ptr<LiveStep> li
   step.leaf_count = step.chunk_count = step.logical_bytes = step.stored_bytes = 0;
   std::map<std::string, format::ItemRecord*, std::less<>> items;  // by key prefix
   for (auto& item : step.items) {
-    item.leaf_count = item.logical_bytes = item.stored_bytes = 0;
+    item.leaf_count = item.logical_bytes = item.stored_bytes = item.nonfinite = 0;
     items[format::EncodeItem(item.name)] = &item;
   }
   for (const LeafRecord& record : *job.records) {

@@ -223,6 +223,10 @@ void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
     format::ChunkRecord& stored = record.chunks[chunk.chunk_index];
     STEPWELL_DCHECK(stored.stored_bytes == 0, "a chunk was written twice");
     leaf.near_base = leaf.near_base || encoded.same || encoded.delta;
+    if (leaf.base != nullptr && leaf.base->chunks[chunk.chunk_index].hash != encoded.hash) {
+      leaf.changed = true;
+    }
+    if (encoded.statistics) record.statistics->Add(*encoded.statistics);
     if (encoded.same) {
       stored = leaf.base->chunks[chunk.chunk_index];
       stored.SetReferenced();

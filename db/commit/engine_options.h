@@ -38,6 +38,7 @@ struct EngineOptions {
   io::BufferPool* pool = nullptr;
   io::Disk* disk = nullptr;
   std::vector<KeepRule> keep;
+  OnNonfinite on_nonfinite = OnNonfinite::kIgnore;
   uint64_t segment_bytes_max = 0;
   uint64_t reclaim_bytes_per_second = 0;
   FootprintCache* footprints = nullptr;

@@ -20,7 +20,7 @@ constexpr size_t kRecordsFrameBytes = size_t{64} << 10;
 size_t EstimatedRecordBytes(const LeafRecord& record) {
   return 192 + record.key.size() + record.inline_value.size() + record.sharding_json.size() +
          record.type_name.size() + record.variable_types.size() + 16 * record.shape.size() +
-         record.pieces.size() * (64 + 24 * record.shape.size());
+         record.pieces.size() * (64 + 24 * record.shape.size()) + (record.statistics ? 64 : 0);
 }
 size_t EstimatedChunkBytes(const format::ChunkRecord& chunk) {
   return 64 + 32 * chunk.bases.size();
@@ -92,6 +92,7 @@ std::vector<RecordsRun> SplitRecords(std::span<const LeafRecord> records) {
 void Count(const LeafRecord& record, format::ItemRecord* item, format::StepRecord* step) {
   for (const auto& chunk : record.chunks) item->stored_bytes += chunk.all_stored_bytes();
   item->stored_bytes += record.inline_value.size();
+  if (record.statistics) item->nonfinite += record.statistics->nonfinite;
   if (record.kind != format::LeafKind::kNode) {
     ++item->leaf_count;
     item->logical_bytes += LogicalBytesIn(record, step->group ? step->group->part : 0);

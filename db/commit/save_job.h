@@ -34,6 +34,7 @@ struct SaveJob {
   uint64_t step = 0;
   // Ascending, unique. kDelete, kPin; kSave: what ends in its commit, as far as it may.
   std::vector<uint64_t> steps;
+  bool is_copy = false;                      // kSave: SaveRequest's
   bool pinned = false;                       // kPin
   std::optional<format::GroupRecord> group;  // kSave: only prepared
   Decision decision;                         // kDecide

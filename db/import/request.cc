@@ -220,6 +220,7 @@ Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& sh
   reading.memory_bytes_max = MemoryBytesMax(options);
   STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
   SaveRequest request;
+  request.is_copy = true;
   request.step = step;
   if (share.index == 0) {
     request.metadata_json = std::move(metadata_json);

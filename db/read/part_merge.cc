@@ -54,7 +54,9 @@ class MergedReader final : public StepReader {
       step_.chunk_count += other.chunk_count;
       for (const format::ItemRecord& item : other.items) {
         for (format::ItemRecord& mine : step_.items) {
-          if (mine.name == item.name) mine.stored_bytes += item.stored_bytes;
+          if (mine.name != item.name) continue;
+          mine.stored_bytes += item.stored_bytes;
+          mine.nonfinite += item.nonfinite;
         }
       }
     }
@@ -199,6 +201,13 @@ Result<LeafRecord> MergeLeaf(std::vector<LeafRecord> records) {
       return Contradiction(leaf, "they disagree about its type or shape");
     }
     if (other.pieces.empty()) continue;
+    if (leaf.pieces.empty()) {
+      leaf.statistics = other.statistics;
+    } else if (leaf.statistics && other.statistics) {
+      leaf.statistics->Add(*other.statistics);
+    } else {
+      leaf.statistics.reset();  // of some elements only
+    }
     if (leaf.pieces.empty()) leaf.chunk_shape = other.chunk_shape;
     if (other.chunk_shape != leaf.chunk_shape) {
       return Contradiction(leaf, "they disagree about its chunks");

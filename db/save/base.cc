@@ -79,7 +79,10 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
   for (format::LeafRecord& leaf : *leaves) {
     if (leaf.chunks.empty()) continue;
     const format::Hash128 grid = GridHash(leaf);
-    records->leaves.push_back({std::move(leaf.key), grid, 0, std::move(leaf.chunks)});
+    records->leaves.push_back({.key = std::move(leaf.key),
+                               .grid = grid,
+                               .statistics = leaf.statistics,
+                               .chunks = std::move(leaf.chunks)});
   }
   Add(records);
   return std::make_shared<SaveBase>(std::move(records), std::move(pinned.pin), &sources_);

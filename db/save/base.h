@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct BaseLeaf {
   // Counts the saves in a row in which no chunk was stored as a difference, although deltas are on
   // (NextDenseSaves).
   uint8_t dense_saves = 0;
+  // Counts the saves of this session in a row in which it changed (NotedChanges).
+  uint8_t changed_saves = 0;
+  std::optional<format::LeafStatistics> statistics = std::nullopt;
   std::vector<format::ChunkRecord> chunks;
 };
 
@@ -48,6 +52,7 @@ class SaveBase {
       : records_(std::move(records)), pin_(std::move(pin)), sources_(sources) {}
 
   uint64_t ticket() const { return records_->ticket; }
+  uint64_t step() const { return records_->step; }
   const std::vector<BaseLeaf>& leaves() const { return records_->leaves; }
 
   // Returns true if `payload` lies at the chunk's place, byte for byte. Reads only payloads that

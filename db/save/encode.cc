@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "format/element_statistics.h"
 #include "format/endian.h"
 #include "format/hash.h"
 
@@ -33,6 +34,29 @@ ConstBytes LogicalBytes(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBy
   return *scratch;
 }
 
+// Takes the statistics of a chunk with the hash `encoded` has. Without the base's bytes, all
+// elements of a chunk that is not the base's may have changed.
+void TakeStatistics(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes logical,
+                    EncodedChunk* encoded) {
+  if (!leaf.takes_statistics || leaf.dtype == nullptr) return;
+  const ChunkOnGrid at = GridOf(leaf.input.record, chunk.chunk_index);
+  auto& statistics = encoded->statistics.emplace(
+      format::StatisticsOfChunk(*leaf.dtype, at.shape, at.chunk_shape, at.index, logical));
+  if (leaf.base == nullptr) return;
+  const bool is_same = leaf.base->chunks[chunk.chunk_index].hash == encoded->hash;
+  statistics.changed = is_same ? 0 : statistics.elements;
+  statistics.changed_count = is_same ? format::ChangedCount::kExact : format::ChangedCount::kAtMost;
+}
+
+// With the base's bytes, which are compared for a difference anyway.
+void CountChanged(const PlannedLeaf& leaf, ConstBytes base, ConstBytes logical,
+                  EncodedChunk* encoded) {
+  if (!encoded->statistics) return;
+  const uint64_t changed = format::CountDifferent(leaf.dtype->item_bytes, base, logical);
+  encoded->statistics->changed = std::min(changed, encoded->statistics->elements);
+  encoded->statistics->changed_count = format::ChangedCount::kExact;
+}
+
 // A chunk that comes encoded, as it is.
 Result<EncodedChunk> CopyPayload(const PlannedLeaf& leaf, const ChunkTask& chunk,
                                  std::vector<std::byte>* scratch, MutableBytes out) {
@@ -41,13 +65,14 @@ Result<EncodedChunk> CopyPayload(const PlannedLeaf& leaf, const ChunkTask& chunk
   EncodedChunk encoded;
   encoded.stored_bytes = static_cast<uint32_t>(payload.size());
   encoded.crc = format::LoadLittle<uint32_t>(payload.data() + payload.size() - format::kCrcBytes);
-  if (leaf.codec == CodecId::kRaw) {
-    encoded.hash = format::HashOf(payload.first(payload.size() - format::kCrcBytes));
-    return encoded;
+  ConstBytes logical = payload.first(payload.size() - format::kCrcBytes);
+  if (leaf.codec != CodecId::kRaw) {
+    scratch->resize(chunk.logical_bytes);
+    STEPWELL_RETURN_IF_ERROR(format::DecodePayload(leaf.codec, payload, *scratch));
+    logical = *scratch;
   }
-  scratch->resize(chunk.logical_bytes);
-  STEPWELL_RETURN_IF_ERROR(format::DecodePayload(leaf.codec, payload, *scratch));
-  encoded.hash = format::HashOf(*scratch);
+  encoded.hash = format::HashOf(logical);
+  TakeStatistics(leaf, chunk, logical, &encoded);
   return encoded;
 }
 
@@ -99,6 +124,7 @@ Status EncodeAgainstBase(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstB
     encoded->same = std::ranges::equal(*base, logical) && leaf.base_step->Refer();
     return OkStatus();
   }
+  CountChanged(leaf, *base, logical, encoded);
   STEPWELL_ASSIGN_OR_RETURN(
       const format::Payload payload,
       format::EncodeDelta(format::DeltaTypeOf(*leaf.dtype), *base, logical, out.first(delta_max)));
@@ -128,6 +154,7 @@ Result<EncodedChunk> EncodeChunk(const PlannedLeaf& leaf, const ChunkTask& chunk
   } else {
     const ConstBytes logical = LogicalBytes(leaf, chunk, staged, scratch, out);
     encoded.hash = format::HashOf(logical);
+    TakeStatistics(leaf, chunk, logical, &encoded);
     if (leaf.as_delta) {
       STEPWELL_RETURN_IF_ERROR(EncodeAgainstBase(leaf, chunk, logical, out, &encoded));
     }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct EncodedChunk {
   format::Hash128 hash;  // of the chunk's bytes
   bool same = false;     // as in the base: nothing is stored
   bool delta = false;    // a difference to the base's chunk is stored
+  std::optional<format::LeafStatistics> statistics;  // where the leaf's are taken
 };
 // Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
 // chunk's bytes are `staged`, or where that is empty the leaf's own memory. What is stored of a

@@ -137,7 +137,8 @@ Status PlanGrid(PlannedLeaf* leaf) {
   return OkStatus();
 }
 
-// With the grid known: whether all chunks are the base's, as the caller knows.
+// With the grid known: whether all chunks are the base's, as the caller knows. Its statistics are,
+// too: a base that the caller knows of is of this session, and has them if this save takes them.
 bool TakeUnchanged(PlannedLeaf* leaf) {
   if (!leaf->said_unchanged || GridHash(leaf->input.record) != leaf->base->grid) return false;
   const auto& chunks = leaf->base->chunks;
@@ -147,6 +148,11 @@ bool TakeUnchanged(PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
   record.chunks = chunks;
   for (format::ChunkRecord& chunk : record.chunks) chunk.SetReferenced();
+  record.statistics = leaf->base->statistics;
+  if (record.statistics) {
+    record.statistics->changed = 0;
+    record.statistics->changed_count = format::ChangedCount::kExact;
+  }
   leaf->unchanged = true;
   return true;
 }
@@ -158,7 +164,10 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   const size_t item = leaf->dtype->item_bytes;
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t elements, format::ElementCount(record.shape, item));
   record.logical_bytes = elements * item;
-  if (!leaf->input.payloads.empty()) return PlanEncoded(leaf);
+  if (!leaf->input.payloads.empty()) {
+    if (leaf->takes_statistics) record.statistics.emplace();
+    return PlanEncoded(leaf);
+  }
   STEPWELL_RETURN_IF_ERROR(PlanSource(elements, leaf));
   STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
   if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
@@ -168,6 +177,7 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   const bool has_all =
       !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
   if (TakeUnchanged(leaf)) return OkStatus();
+  if (leaf->takes_statistics) record.statistics.emplace();
   const bool worthwhile =
       policy == CodecPolicy::kBlosc ||
       (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
@@ -255,6 +265,7 @@ Status PlanWithoutBase(CodecPolicy policy, PlannedLeaf* leaf) {
   record.first_chunk = 0;
   record.chunk_count = 0;
   record.shard_shape.clear();
+  record.statistics.reset();
   switch (record.kind) {
     case LeafKind::kNode:
       return OkStatus();
@@ -318,11 +329,16 @@ void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std:
   }
 }
 
+ChunkOnGrid GridOf(const format::LeafRecord& record, uint64_t chunk_index) {
+  if (record.pieces.empty()) return {record.shape, record.chunk_shape, chunk_index};
+  const PieceRecord& piece = PieceOf(record, chunk_index);
+  return {piece.shape, piece.chunk_shape, chunk_index - piece.first_chunk};
+}
+
 uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index) {
   const auto& record = leaf.input.record;
   if (record.kind == LeafKind::kArray) {
-    const format::Shape& chunk_shape =
-        record.pieces.empty() ? record.chunk_shape : PieceOf(record, chunk_index).chunk_shape;
+    const auto chunk_shape = GridOf(record, chunk_index).chunk_shape;
     return static_cast<uint32_t>(format::ChunkBytes(chunk_shape, leaf.dtype->item_bytes));
   }
   const uint64_t start = chunk_index * kValueChunkBytes;

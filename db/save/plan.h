@@ -60,6 +60,10 @@ struct PlannedLeaf {
   // Changed chunks are stored as differences to the base's, where that pays.
   bool as_delta = false;
   bool near_base = false;  // of a chunk at least; engine thread
+  bool changed = false;    // a chunk's content is not the base's; engine thread
+  // What is known of it goes into record.statistics: set in PlanLeaf, and each chunk's added to it
+  // when the chunk is recorded.
+  bool takes_statistics = false;
   format::CodecId codec = format::CodecId::kRaw;
 };
 
@@ -92,6 +96,14 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
 
 // Returns the most bytes that the payload of a chunk may take, with its CRC.
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes);
+
+// The grid that a chunk of an array is one of: the array's, or that of one of its pieces.
+struct ChunkOnGrid {
+  std::span<const uint64_t> shape;
+  std::span<const uint64_t> chunk_shape;
+  uint64_t index = 0;  // on this grid
+};
+ChunkOnGrid GridOf(const format::LeafRecord& record, uint64_t chunk_index);
 
 // Copies the chunks of a block from the leaves' memory to their staged offsets.
 void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block);

@@ -132,6 +132,7 @@ Status FillJob(SaveRequest request, SaveJob* job) {
   STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
   job->step = request.step;
   job->ticket = request.ticket;
+  job->is_copy = request.is_copy;
   job->metadata_json = std::move(request.metadata_json);
   job->metrics_json = std::move(request.metrics_json);
   size_t leaf_count = 0;
@@ -271,6 +272,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   for (uint32_t i = 0; i < job->leaves.size(); ++i) {
     PlannedLeaf& leaf = job->leaves[i];
     leaf.recent = recent_.get();
+    leaf.takes_statistics = options_.statistics || options_.on_nonfinite != OnNonfinite::kIgnore;
     const uint64_t bytes = BytesOf(leaf);
     job->estimated_bytes += bytes;
     // Values own their bytes, so only arrays without a hold are copied.

@@ -236,6 +236,7 @@ Status WriterStore::StartEngine(const LogState& state) {
   engine.pool = pool_.get();
   engine.disk = disk_.get();
   engine.keep = options_.keep;
+  engine.on_nonfinite = options_.on_nonfinite;
   engine.reclaim_bytes_per_second = options_.reclaim_bytes_per_second;
   engine.footprints = core_->footprints.get();
   engine.segment_bytes_max = options_.segment_bytes;

@@ -36,6 +36,10 @@ struct OpenOptions {
   // A chunk that changed may be stored as the lossless difference to the same chunk of the commit
   // before. Loading a step then reads at most one and a half times its bytes.
   bool delta = false;
+  // Takes LeafInfo::statistics of each array while it is encoded, and stores them with the step.
+  bool statistics = false;
+  // Others than kIgnore imply `statistics`. Not for what is imported or pulled.
+  OnNonfinite on_nonfinite = OnNonfinite::kIgnore;
   uint64_t staging_bytes = 0;  // bound of the memory for saves; 0: min(1 GiB, 1/8 of memory)
   size_t threads = 0;          // that encode and decode; 0: min(4, cores)
   std::chrono::milliseconds lock_timeout{10000};  // waited while a killed writer's I/O drains

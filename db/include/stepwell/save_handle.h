@@ -22,6 +22,13 @@ enum class CodecPolicy {
 
 enum class IfExists { kError, kReplace, kSkip };
 
+// What a save does whose arrays have elements that are NaN or infinite.
+enum class OnNonfinite {
+  kIgnore,
+  kWarn,   // a log line that names step, leaves and counts
+  kError,  // kInvalidArgument, and nothing of the step is committed
+};
+
 // The sizes and times of a save. In a group of processes: of this process's part.
 struct SaveStats {
   uint64_t logical_bytes = 0;     // the state's, as in memory
