@@ -52,7 +52,21 @@ Status FillItemInfo(const stepwell::StepInfo& in, size_t item, stepwell_item_inf
   out.leaves = in.items[item].leaves;
   out.logical_bytes = in.items[item].logical_bytes;
   out.stored_bytes = in.items[item].stored_bytes;
-  return stepwell::c::CopyStructOut(out, info);
+  out.nonfinite = in.items[item].nonfinite;
+  return stepwell::c::CopyStructOut(out, info, offsetof(stepwell_item_info, nonfinite));
+}
+
+stepwell_leaf_statistics StatisticsOf(const stepwell::LeafStatistics& in) {
+  stepwell_leaf_statistics out{};
+  out.elements = in.elements;
+  out.nonfinite = in.nonfinite;
+  out.min = in.min;
+  out.max = in.max;
+  out.sum = in.sum;
+  out.norm = in.norm();
+  out.changed = in.changed;
+  out.changed_count = static_cast<int>(in.changed_count);
+  return out;
 }
 
 stepwell_type TypeOf(stepwell::LeafType type) {
@@ -288,6 +302,10 @@ stepwell_code stepwell_leaf_list_get(const stepwell_leaf_list* list, size_t inde
     out.children = entry.info.children;
     out.codec = entry.info.codec.c_str();
     out.sharding_json = entry.info.sharding_json.c_str();
+    if (entry.info.statistics) {
+      out.has_statistics = 1;
+      out.statistics = StatisticsOf(*entry.info.statistics);
+    }
     return stepwell::c::CopyStructOut(out, info, offsetof(stepwell_leaf_info, kind));
   });
 }

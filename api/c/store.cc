@@ -19,6 +19,7 @@ static_assert(static_cast<int>(StatusCode::kIoError) == STEPWELL_IO_ERROR);
 static_assert(static_cast<int>(DType::kFloat4E2M1FN) == STEPWELL_FLOAT4_E2M1FN);
 static_assert(static_cast<int>(KeepRule::Kind::kPinned) == STEPWELL_KEEP_PINNED);
 static_assert(static_cast<int>(CodecPolicy::kBlosc) == STEPWELL_CODEC_BLOSC);
+static_assert(static_cast<int>(OnNonfinite::kError) == STEPWELL_ON_NONFINITE_ERROR);
 
 Result<KeepRule> RuleOf(const stepwell_keep_rule& in) {
   if (in.kind < STEPWELL_KEEP_LATEST || in.kind > STEPWELL_KEEP_PINNED || in.reserved != 0) {
@@ -46,6 +47,12 @@ Result<OpenOptions> OptionsOf(const stepwell_open_options& in) {
   options.codec = static_cast<CodecPolicy>(in.codec);
   options.threads = in.threads;
   options.delta = in.delta != 0;
+  options.statistics = in.statistics != 0;
+  if (in.on_nonfinite < STEPWELL_ON_NONFINITE_IGNORE ||
+      in.on_nonfinite > STEPWELL_ON_NONFINITE_ERROR) {
+    return InvalidArgumentError("an unknown value of on_nonfinite");
+  }
+  options.on_nonfinite = static_cast<OnNonfinite>(in.on_nonfinite);
   options.staging_bytes = in.staging_bytes;
   if (in.keep_count > 0 && in.keep == nullptr) return IsNull("keep");
   for (size_t i = 0; i < in.keep_count; ++i) {

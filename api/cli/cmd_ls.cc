@@ -71,19 +71,23 @@ Json StepJson(const Line& line) {
                {"items", items},         {"metrics", line.metrics},
                {"leaves", step.leaves},  {"logical_bytes", step.logical_bytes},
                {"stored_bytes", stored}, {"owned_bytes", owned}};
+  if (step.nonfinite() > 0) json["nonfinite"] = step.nonfinite();
   if (!line.problem.empty()) json["problem"] = line.problem;
   return json;
 }
 
-// Makes the table, with a column for what is a step's own where steps refer to others, one for pins
-// where there are any, and one for each metric where they are few.
+// Makes the table, with a column for what is a step's own where steps refer to others, one for
+// elements that are not finite and one for pins where there are any, and one for each metric where
+// they are few.
 std::string LinesText(const std::vector<Line>& lines) {
   std::set<std::string> names;
   bool any_pinned = false;
   bool any_referenced = false;
+  bool any_nonfinite = false;
   for (const Line& line : lines) {
     any_pinned = any_pinned || line.step.pinned;
     any_referenced = any_referenced || line.step.referenced_bytes > 0;
+    any_nonfinite = any_nonfinite || line.step.nonfinite() > 0;
     for (const auto& [name, value] : line.metrics) names.insert(name);
   }
   if (names.size() > kMetricColumnsMax) names.clear();
@@ -92,6 +96,10 @@ std::string LinesText(const std::vector<Line>& lines) {
   std::vector<bool> right = {true, false, false, true, true, true, true};
   if (any_referenced) {
     header.push_back("OWN");
+    right.push_back(true);
+  }
+  if (any_nonfinite) {
+    header.push_back("NONFINITE");
     right.push_back(true);
   }
   if (any_pinned) {
@@ -111,6 +119,9 @@ std::string LinesText(const std::vector<Line>& lines) {
                     known ? HumanBytes(step.stored_bytes) : "?",
                     known ? Ratio(step.logical_bytes, step.stored_bytes) : "?"});
     if (any_referenced) rows.back().push_back(known ? HumanBytes(step.owned_bytes()) : "?");
+    if (any_nonfinite) {
+      rows.back().push_back(step.nonfinite() == 0 ? "" : HumanCount(step.nonfinite()));
+    }
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);

@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell show STORE [STEP] [PATH]`: the tree of a step, without reading any array.
+#include <algorithm>
 #include <optional>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
 #include "api/cli/tree.h"
+#include "api/cli/values.h"
 
 namespace stepwell::cli {
 namespace {
+
+// Null: not known, or of no element.
+Json StatisticsJson(const LeafStatistics& statistics) {
+  const bool has_range = statistics.has_range();
+  const bool knows_changed = statistics.changed_count != ChangedCount::kUnknown;
+  return {{"elements", statistics.elements},
+          {"nonfinite", statistics.nonfinite},
+          {"min", has_range ? Json(statistics.min) : Json()},
+          {"mean", has_range ? NumberJson(statistics.mean()) : Json()},
+          {"max", has_range ? Json(statistics.max) : Json()},
+          {"norm", NumberJson(statistics.norm())},
+          {"changed", knows_changed ? Json(statistics.changed) : Json()},
+          {"changed_exactly", statistics.changed_count == ChangedCount::kExact}};
+}
 
 Json EntryJson(const Entry& entry) {
   const LeafInfo& info = entry.info;
@@ -33,6 +49,7 @@ Json EntryJson(const Entry& entry) {
     json["kind"] = "value";
     AddValue(info, &json);
   }
+  if (info.statistics) json["statistics"] = StatisticsJson(*info.statistics);
   json["type"] = info.kind;
   json["chunks"] = info.chunks;
   json["codec"] = info.codec;
@@ -74,7 +91,33 @@ void Insert(Node* node, const Entry& entry, size_t depth) {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-void AddRows(const Node& node, size_t indent, Rows* rows) {
+// Columns behind those that every tree has.
+const std::vector<std::string> kStatisticsHeader = {"MIN", "MEAN",      "NORM",
+                                                    "MAX", "NONFINITE", "CHANGED"};
+
+std::vector<std::string> StatisticsCells(const LeafInfo& info) {
+  if (!info.statistics) return std::vector<std::string>(kStatisticsHeader.size());
+  const LeafStatistics& statistics = *info.statistics;
+  const auto number = [&](double value) {
+    return statistics.has_range() ? NumberText(value, 4) : std::string();
+  };
+  std::string changed;
+  if (statistics.changed_count != ChangedCount::kUnknown && statistics.elements > 0) {
+    const double share =
+        static_cast<double>(statistics.changed) / static_cast<double>(statistics.elements);
+    const bool is_bound =
+        statistics.changed_count == ChangedCount::kAtMost && statistics.changed > 0;
+    changed = StrCat(is_bound ? "<=" : "", NumberText(100 * share, 3), "%");
+  }
+  return {number(statistics.min),
+          number(statistics.mean()),
+          NumberText(statistics.norm(), 4),
+          number(statistics.max),
+          statistics.nonfinite == 0 ? "" : HumanCount(statistics.nonfinite),
+          changed};
+}
+
+void AddRows(const Node& node, size_t indent, bool statistics, Rows* rows) {
   const Entry* entry = node.entry;
   const bool leaf = entry != nullptr && entry->info.type != LeafType::kNode;
   std::string name = Printable(Spelling(node.component));
@@ -85,22 +128,35 @@ void AddRows(const Node& node, size_t indent, Rows* rows) {
                    entry == nullptr ? "" : Description(entry->info), HumanBytes(node.logical_bytes),
                    HumanBytes(node.stored_bytes), Ratio(node.logical_bytes, node.stored_bytes),
                    last});
-  for (const Node& child : node.children) AddRows(child, indent + 1, rows);
+  if (statistics) {
+    const auto cells = StatisticsCells(leaf ? entry->info : LeafInfo());
+    rows->back().insert(rows->back().end(), cells.begin(), cells.end());
+  }
+  for (const Node& child : node.children) AddRows(child, indent + 1, statistics, rows);
 }
 
 // The nodes `depth` below `node`: the ones that the selected path names.
-void AddRowsAtDepth(const Node& node, size_t depth, Rows* rows) {
-  if (depth == 0) return AddRows(node, 0, rows);
-  for (const Node& child : node.children) AddRowsAtDepth(child, depth - 1, rows);
+void AddRowsAtDepth(const Node& node, size_t depth, bool statistics, Rows* rows) {
+  if (depth == 0) return AddRows(node, 0, statistics, rows);
+  for (const Node& child : node.children) AddRowsAtDepth(child, depth - 1, statistics, rows);
 }
 
 std::string TreeText(const Selection& selection) {
   Node root;
   for (const Entry& entry : selection.entries) Insert(&root, entry, 0);
   const bool bare_leaf = root.entry != nullptr && root.entry->info.type != LeafType::kNode;
+  const bool statistics =
+      std::any_of(selection.entries.begin(), selection.entries.end(),
+                  [](const Entry& entry) { return entry.info.statistics.has_value(); });
   Rows rows;
-  AddRowsAtDepth(root, selection.depth == 0 && !bare_leaf ? 1 : selection.depth, &rows);
-  return Table(rows, {false, false, true, true, true, false});
+  std::vector<bool> right = {false, false, true, true, true, false};
+  if (statistics) {
+    rows.emplace_back(right.size());
+    rows.back().insert(rows.back().end(), kStatisticsHeader.begin(), kStatisticsHeader.end());
+    right.resize(right.size() + kStatisticsHeader.size(), true);
+  }
+  AddRowsAtDepth(root, selection.depth == 0 && !bare_leaf ? 1 : selection.depth, statistics, &rows);
+  return Table(rows, right);
 }
 
 // Deleting the step frees `frees_bytes`; none: it is not known.
@@ -124,7 +180,8 @@ Json StepJson(const StepInfo& step, std::optional<uint64_t> frees_bytes) {
     items.push_back({{"name", item.name},
                      {"leaves", item.leaves},
                      {"logical_bytes", item.logical_bytes},
-                     {"stored_bytes", item.stored_bytes}});
+                     {"stored_bytes", item.stored_bytes},
+                     {"nonfinite", item.nonfinite}});
   }
   return {{"step", step.step},
           {"time", UtcTime(step.time)},

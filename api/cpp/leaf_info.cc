@@ -61,7 +61,8 @@ StepInfo ToPublic(const format::StepRecord& record) {
     info.items.push_back({.name = item.name,
                           .leaves = item.leaf_count,
                           .logical_bytes = item.logical_bytes,
-                          .stored_bytes = item.stored_bytes});
+                          .stored_bytes = item.stored_bytes,
+                          .nonfinite = item.nonfinite});
   }
   info.leaves = record.leaf_count;
   info.chunks = record.chunk_count;
@@ -102,6 +103,7 @@ Result<LeafInfo> Describe(const format::LeafRecord& record) {
     info.shard_shape = record.shard_shape.empty() ? record.shape : record.shard_shape;
     info.sharding_json = record.sharding_json;
     info.prng_impl = record.prng_impl;
+    info.statistics = record.statistics;
   } else if (record.chunk_count == 0) {
     Result<Value> value = DecodeValue(record.value_type, record.inline_value);
     if (value.ok()) info.value = *std::move(value);

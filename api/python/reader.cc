@@ -96,7 +96,8 @@ void BindReader(nb::module_& m) {
       .def_ro("kind", &ItemRecord::kind)
       .def_ro("leaf_count", &ItemRecord::leaf_count)
       .def_ro("logical_bytes", &ItemRecord::logical_bytes)
-      .def_ro("stored_bytes", &ItemRecord::stored_bytes);
+      .def_ro("stored_bytes", &ItemRecord::stored_bytes)
+      .def_ro("nonfinite", &ItemRecord::nonfinite);
   nb::class_<Reader>(m, "Reader")
       .def_prop_ro("step", [](const Reader& r) { return r.record().step; })
       .def_prop_ro("commit", [](const Reader& r) { return r.record().commit; })

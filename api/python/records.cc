@@ -100,6 +100,7 @@ Record RecordOf(const LeafRecord& record) {
           .chunk_shape = TupleOf(record.chunk_shape),
           .logical_bytes = record.logical_bytes,
           .shard_shape = TupleOf(record.shard_shape),
+          .statistics = record.statistics,
           .variable_types = TextObject(record.variable_types)};
 }
 
@@ -127,6 +128,21 @@ void BindRecords(nb::module_& m) {
       .def_ro("start", &Wanted::start)
       .def_ro("stop", &Wanted::stop)
       .def_ro("numa_node", &Wanted::numa_node);
+  using format::LeafStatistics;
+  nb::enum_<format::ChangedCount>(m, "ChangedCount")
+      .value("UNKNOWN", format::ChangedCount::kUnknown)
+      .value("AT_MOST", format::ChangedCount::kAtMost)
+      .value("EXACT", format::ChangedCount::kExact);
+  nb::class_<LeafStatistics>(m, "LeafStatistics")
+      .def_ro("elements", &LeafStatistics::elements)
+      .def_ro("nonfinite", &LeafStatistics::nonfinite)
+      .def_prop_ro("has_range", &LeafStatistics::has_range)
+      .def_ro("min", &LeafStatistics::min)
+      .def_ro("max", &LeafStatistics::max)
+      .def_ro("sum", &LeafStatistics::sum)
+      .def_prop_ro("norm", &LeafStatistics::norm)
+      .def_ro("changed", &LeafStatistics::changed)
+      .def_ro("changed_count", &LeafStatistics::changed_count);
   nb::class_<Record>(m, "Record")
       .def_ro("kind", &Record::kind)
       .def_ro("value_type", &Record::value_type)
@@ -140,6 +156,7 @@ void BindRecords(nb::module_& m) {
       .def_ro("chunk_shape", &Record::chunk_shape)
       .def_ro("logical_bytes", &Record::logical_bytes)
       .def_ro("shard_shape", &Record::shard_shape)
+      .def_ro("statistics", &Record::statistics)
       .def_ro("variable_types", &Record::variable_types);
 }
 

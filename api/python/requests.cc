@@ -26,6 +26,10 @@ void BindRequests(nb::module_& m) {
       .value("auto", db::CodecPolicy::kAuto)
       .value("raw", db::CodecPolicy::kRaw)
       .value("blosc", db::CodecPolicy::kBlosc);
+  nb::enum_<db::OnNonfinite>(m, "OnNonfinite")
+      .value("ignore", db::OnNonfinite::kIgnore)
+      .value("warn", db::OnNonfinite::kWarn)
+      .value("error", db::OnNonfinite::kError);
   nb::enum_<db::IfExists>(m, "IfExists")
       .value("error", db::IfExists::kError)
       .value("replace", db::IfExists::kReplace)
@@ -66,6 +70,8 @@ void BindRequests(nb::module_& m) {
       .def_rw("keep", &StoreOptions::keep)
       .def_rw("codec", &StoreOptions::codec)
       .def_rw("delta", &StoreOptions::delta)
+      .def_rw("statistics", &StoreOptions::statistics)
+      .def_rw("on_nonfinite", &StoreOptions::on_nonfinite)
       .def_rw("staging_bytes", &StoreOptions::staging_bytes)
       .def_rw("threads", &StoreOptions::threads)
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)
@@ -78,7 +84,7 @@ void BindRequests(nb::module_& m) {
           "__init__",
           [](SaveRequest* self, uint64_t step, db::IfExists if_exists, std::string metadata_json,
              std::string metrics_json, std::vector<uint64_t> retire,
-             std::optional<db::GroupSave> group) {
+             std::optional<db::GroupSave> group, bool is_copy) {
             new (self) SaveRequest{.step = step,
                                    .items = {},
                                    .metadata_json = std::move(metadata_json),
@@ -86,19 +92,21 @@ void BindRequests(nb::module_& m) {
                                    .if_exists = if_exists,
                                    .group = std::move(group),
                                    .retire = std::move(retire),
+                                   .is_copy = is_copy,
                                    .keep_waiting = {}};
           },
           nb::kw_only(), arg("step"), arg("if_exists"), arg("metadata_json") = "",
           arg("metrics_json") = "", arg("retire") = std::vector<uint64_t>(),
-          arg("group").none() = nb::none(),
+          arg("group").none() = nb::none(), arg("is_copy") = false,
           nb::sig("def __init__(self, *, step: int, if_exists: IfExists, metadata_json: str = '', "
                   "metrics_json: str = '', retire: collections.abc.Sequence[int] = (), "
-                  "group: GroupSave | None = None) -> None"))
+                  "group: GroupSave | None = None, is_copy: bool = False) -> None"))
       .def_ro("step", &SaveRequest::step)
       .def_ro("if_exists", &SaveRequest::if_exists)
       .def_ro("metadata_json", &SaveRequest::metadata_json)
       .def_ro("metrics_json", &SaveRequest::metrics_json)
-      .def_ro("retire", &SaveRequest::retire);
+      .def_ro("retire", &SaveRequest::retire)
+      .def_ro("is_copy", &SaveRequest::is_copy);
 
   using db::ImportShare;
   nb::class_<ImportShare>(m, "ImportShare")

@@ -70,6 +70,8 @@ Tree::Tree(uint64_t step, const nb::dict& encoded)
                            nb::len(value)};
     records_.push_back(ValueOrThrow(format::DecodeLeafValue(
         std::string_view(PyBytes_AsString(key.ptr()), nb::len(key)), bytes)));
+    // Other parts have the rest of its elements.
+    if (records_.back().partial) records_.back().statistics.reset();
     items.insert(ValueOrThrow(format::DecodeLeafKey(records_.back().key)).item);
   }
   std::ranges::sort(records_, {}, &LeafRecord::key);

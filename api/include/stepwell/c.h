@@ -134,6 +134,13 @@ typedef enum stepwell_codec {
   STEPWELL_CODEC_BLOSC = 2
 } stepwell_codec;
 
+/* What a save does whose arrays have elements that are NaN or infinite. */
+typedef enum stepwell_on_nonfinite {
+  STEPWELL_ON_NONFINITE_IGNORE = 0,
+  STEPWELL_ON_NONFINITE_WARN = 1, /* a log line that names step, leaves and counts */
+  STEPWELL_ON_NONFINITE_ERROR = 2 /* STEPWELL_INVALID_ARGUMENT, and nothing is committed */
+} stepwell_on_nonfinite;
+
 /* 0 debug, 1 info, 2 warning, 3 error. Must not call the store. */
 typedef void (*stepwell_log_function)(void* context, int level, const char* message);
 
@@ -154,7 +161,9 @@ typedef struct stepwell_open_options {
   /* Where another process of this machine and user writes: opens for reading, and deletes, pins
    * and reclaim are asked of that process. */
   int through_writer;
-  int delta; /* stores changed chunks as differences to the commit before, where that pays */
+  int delta;      /* stores changed chunks as differences to the commit before, where that pays */
+  int statistics; /* takes stepwell_leaf_statistics of each array, and stores them with the step */
+  stepwell_on_nonfinite on_nonfinite; /* others than IGNORE imply `statistics` */
 } stepwell_open_options;
 
 /* `options` may be NULL. STEPWELL_UNAVAILABLE: another process writes. */
@@ -282,7 +291,25 @@ typedef struct stepwell_item_info {
   uint64_t leaves;
   uint64_t logical_bytes;
   uint64_t stored_bytes;
+  uint64_t nonfinite; /* elements that are NaN or infinite, of leaves with statistics */
 } stepwell_item_info;
+
+/* The elements of an array, taken while it was saved. Elements that are not finite count in
+ * `nonfinite` and in nothing else. A complex number is one element, finite if both its parts are;
+ * range and sum are those of its parts, and the norm is that of its magnitudes. Integers beyond
+ * 2^53 are rounded. */
+typedef struct stepwell_leaf_statistics {
+  uint64_t elements;
+  uint64_t nonfinite; /* NaN or infinite */
+  double min;         /* with max: 0 where no element is finite */
+  double max;
+  double sum;
+  double norm; /* L2 */
+  /* Elements that differ from those of the newest commit when the save began. */
+  uint64_t changed;
+  int changed_count; /* 0: not known; 1: `changed` is all elements of changed chunks; 2: exact */
+  int reserved;
+} stepwell_leaf_statistics;
 
 typedef struct stepwell_leaf_info {
   size_t struct_size;
@@ -300,6 +327,8 @@ typedef struct stepwell_leaf_info {
   uint64_t children;         /* of a container */
   const char* codec;         /* "raw", "blosc-lz4", "lz4", "delta" */
   const char* sharding_json; /* of an array, as Orbax spells it; "": none */
+  int has_statistics;        /* of an array, saved with `statistics` */
+  stepwell_leaf_statistics statistics;
 } stepwell_leaf_info;
 
 /* Committed steps, ascending. For a step that several processes saved, chunks and stored_bytes are

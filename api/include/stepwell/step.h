@@ -21,6 +21,7 @@
 #include <stepwell/path.h>
 #include <stepwell/reports.h>
 #include <stepwell/result.h>
+#include <stepwell/statistics.h>
 
 namespace stepwell {
 
@@ -29,6 +30,7 @@ struct ItemInfo {
   uint64_t leaves = 0;
   uint64_t logical_bytes = 0;  // decoded
   uint64_t stored_bytes = 0;   // on disk, compressed
+  uint64_t nonfinite = 0;      // elements that are NaN or infinite, of leaves with statistics
 };
 
 struct StepInfo {
@@ -51,6 +53,12 @@ struct StepInfo {
 
   // Returns the bytes of the chunks that the step wrote itself.
   uint64_t owned_bytes() const { return stored_bytes - referenced_bytes; }
+  // Returns the elements that are NaN or infinite, of leaves with statistics.
+  uint64_t nonfinite() const {
+    uint64_t sum = 0;
+    for (const ItemInfo& item : items) sum += item.nonfinite;
+    return sum;
+  }
   // Returns true if the only item is "state", whose name paths may leave out.
   bool only_state() const { return items.size() == 1 && items.front().name == "state"; }
 };
@@ -84,6 +92,8 @@ struct LeafInfo {
   std::vector<uint64_t> shard_shape{};  // kArray: of one shard, whose borders chunks keep
   std::string sharding_json{};          // kArray: as Orbax spells it; "": none (ShardingText)
   std::string prng_impl{};              // kArray of "jax key"
+  // kArray that was saved with OpenOptions::statistics.
+  std::optional<LeafStatistics> statistics{};
 };
 
 // An array, or a slice of it, into the caller's memory.

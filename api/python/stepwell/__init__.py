@@ -27,7 +27,7 @@ from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoverySta
                              SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
                              ViewStats)
 from ._store import Store, open
-from ._views import ArrayView, LeafInfo, NodeView, StepView, Tree
+from ._views import ArrayView, LeafInfo, LeafStatistics, NodeView, StepView, Tree
 from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionError, Error, ForkError,
                      FormatError, InvalidArgumentError, LockedError, Mismatch, MismatchError,
                      NoSpaceError, OutcomeUnknownError, PathNotFoundError, PeerError,
@@ -38,14 +38,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmbiguousPathError", "ArrayView", "Changed", "ChangedLeaf", "CheckpointNotFoundError",
-    "ChunkShape", "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files", "ForkError",
-    "FormatError", "History", "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo",
-    "LoadHandle", "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError",
-    "NodeView", "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError",
-    "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
-    "RecoveryStats", "RepairReport", "RetentionReport", "SaveHandle", "SaveStats",
-    "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError", "StepPinnedError",
-    "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError", "StoreStats",
-    "Tree", "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats", "open",
-    "pin_view", "policy", "pushed_steps",
+    "ChunkShape", "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files",
+    "ForkError", "FormatError", "History", "InvalidArgumentError", "Json", "LatencyStats",
+    "LeafInfo", "LeafStatistics", "LoadHandle", "LoadStats", "LockedError", "Mismatch",
+    "MismatchError", "NoSpaceError", "NodeView", "OrbaxView", "OutcomeUnknownError",
+    "PathNotFoundError", "PeerError", "PermissionDeniedError", "PullReport", "PushReport",
+    "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport", "RetentionReport",
+    "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError",
+    "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView", "StorageError",
+    "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
+    "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view", "policy", "pushed_steps",
 ]

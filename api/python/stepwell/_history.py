@@ -21,6 +21,7 @@ from ._pytree.sharding import transfers_allowed
 from ._runtime.arguments import check_path, step_number, step_numbers
 from ._stepwell import LoadStats, Selection, StepTree, ValueType, Wanted, decode_value
 from ._text import brief, with_article
+from ._views import statistics_of
 from .errors import (InvalidArgumentError, Mismatch, MismatchError, MismatchKind,
                      PathNotFoundError, StepNotFoundError)
 
@@ -46,7 +47,8 @@ class History(NamedTuple):
 
 
 def history(self: OpenStore, path: PathLike | None, steps: Steps = None,
-            slice: Index | tuple[Index, ...] = None, like: Any = None) -> History:
+            slice: Index | tuple[Index, ...] = None, like: Any = None,
+            statistics: bool = False) -> History:
     """The leaf at `path` in many steps: `history("params/head/bias").values[i]` is what it was in
     the step `history(...).steps[i]`.
 
@@ -67,16 +69,27 @@ def history(self: OpenStore, path: PathLike | None, steps: Steps = None,
         replicated and whose other axes have the sharding of `like`; a jax.sharding.Sharding for one
         step's value does the same. A NumPy array gives NumPy. Values are read into memory of the
         host first. Dtypes are compared after JAX's canonicalization.
+    statistics: True gives the leaf's statistics instead, and reads no array: `values` is a
+        structured NumPy array, one record a step, with the float64 fields `min`, `max`, `sum`,
+        `norm` and `changed`, the share of changed elements, and the int64 fields `elements` and
+        `nonfinite`: `history(path, statistics=True).values["norm"]`. What is not known is NaN
+        (`LeafStatistics`). With steps=None it takes the steps that have them. Not with slice or
+        like.
 
     With local disks it is collective.
 
     Raises StepNotFoundError for a step that is not there, such as a deleted one;
     PathNotFoundError, which names the steps without the leaf; MismatchError, which names the steps,
     where dtype or shape is not the same in all, or not that of `like`; InvalidArgumentError for a
-    node, a glob, and a leaf that is neither an array nor a number; IndexError for the slice;
-    CorruptionError.
+    node, a glob, a leaf that is neither an array nor a number, and where statistics are asked for
+    and a step has none, or no step; IndexError for the slice; CorruptionError.
     """
     check_path(path)
+    if statistics:
+        if slice is not None or like is not None:
+            raise InvalidArgumentError("statistics are those of the whole leaf, without slice and "
+                                       "like")
+        return _statistics(self, chosen_steps(self, steps), path, gone_ok=steps is None)
     index = (...,) if slice is None else slice if isinstance(slice, tuple) else (slice,)
     numbers = chosen_steps(self, steps)
     if self._backend.collective_reads:
@@ -331,6 +344,49 @@ def _read_together(store: OpenStore, numbers: Sequence[int], path: PathLike | No
         return History(tuple(taken), np.stack(rows))
     values = numbers_of([decode_value(value_type, raw) for raw in rows], value_type)
     return History(tuple(taken), values[(EVERY, *axes_of((), index)[1])])
+
+
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+_STATISTICS: Final = np.dtype([
+    ("min", np.float64), ("max", np.float64), ("sum", np.float64), ("norm", np.float64),
+    ("changed", np.float64), ("elements", np.int64), ("nonfinite", np.int64)])
+
+
+def _statistics(store: OpenStore, numbers: Sequence[int], path: PathLike | None, gone_ok: bool
+                ) -> History:
+    taken: list[int] = []
+    rows: list[tuple[float | int, ...]] = []
+    for leaf in _leaves_one_by_one(store, numbers, path, gone_ok):
+        found = statistics_of(leaf.tree.record(leaf.number))
+        if found is None:
+            if gone_ok:
+                continue
+            raise InvalidArgumentError(f"step {leaf.step} has no statistics of {path!r}: it was "
+                                       "saved without open(statistics=True)")
+        taken.append(leaf.step)
+        rows.append((_or_nan(found.min), _or_nan(found.max), found.sum, found.norm,
+                     math.nan if found.changed is None else found.changed / max(found.elements, 1),
+                     found.elements, found.nonfinite))
+    if not taken:
+        raise InvalidArgumentError(f"no step has statistics of {path!r}: they were saved without "
+                                   "open(statistics=True)")
+    return History(tuple(taken), np.array(rows, _STATISTICS))
+
+
+def _leaves_one_by_one(store: OpenStore, numbers: Sequence[int], path: PathLike | None,
+                       gone_ok: bool) -> Iterator[Leaf]:
+    if not store._backend.collective_reads:
+        for leaves in leaves_of(store, numbers, path, gone_ok):
+            yield from leaves
+        return
+    for leaves in _leaves_in_whole_trees(store, numbers, path, gone_ok):
+        yield from leaves
+
+
+def _or_nan(number: float | None) -> float:
+    return math.nan if number is None else number
 
 
 # ---- like ---------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
          metadata: Mapping[str, Any] | None = None, create: bool = True,
-         delta: bool = False) -> Store:
+         delta: bool = False, statistics: bool = False,
+         on_nonfinite: Literal["ignore", "warn", "error"] = "ignore") -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist, unless `create` is False.
 
@@ -91,6 +92,14 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         bytes, and an export writes it as a whole. With codec "blosc", larger differences pay, too,
         as those of Adam's state. The first save of a session reads the last step to compare with
         it. Steps with and without differences are read by any session. Mode "a" only.
+    statistics: True stores with each array its range, sum and norm, and how many of its elements
+        are not finite or have changed (`LeafStatistics`), taken in the background while the array
+        is encoded. `tree` and `history(statistics=True)` give them without reading an array. Mode
+        "a" only.
+    on_nonfinite: what happens to a step with elements that are NaN or infinite, of any array of any
+        item: "warn" names leaves and counts (logger "stepwell"), "error" makes its handle raise
+        InvalidArgumentError, which names them, and saves nothing of it, on no process. Both imply
+        `statistics`. Steps that are imported or pulled are saved in any case. Mode "a" only.
 
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
@@ -136,13 +145,19 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         raise InvalidArgumentError(
             f"process_timeout must be a number of seconds above 0, not {process_timeout!r}")
     for name, flag in (("untrusted", untrusted), ("private", private), ("create", create),
-                       ("delta", delta)):
+                       ("delta", delta), ("statistics", statistics)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} must be True or False, not {flag!r}")
     if untrusted and mode != "r":
         raise InvalidArgumentError("a store that is not trusted can only be read: use mode='r'")
     if delta and mode == "r":
         raise InvalidArgumentError("delta says how steps are saved: it needs mode='a'")
+    if on_nonfinite not in _stepwell.OnNonfinite.__members__:
+        names = ", ".join(_stepwell.OnNonfinite.__members__)
+        raise InvalidArgumentError(f"on_nonfinite must be one of {names}, not {on_nonfinite!r}")
+    if mode == "r" and (statistics or on_nonfinite != "ignore"):
+        raise InvalidArgumentError(
+            "statistics and on_nonfinite say how steps are saved: they need mode='a'")
     if disks not in ("shared", "local"):
         raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
     root = local_path(path)
@@ -162,6 +177,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         if path == root and keep is not None:  # parts keep what part 0 keeps
             options.keep = keep._for_engine()
         options.codec, options.delta = _stepwell.CodecPolicy[codec], delta
+        options.statistics = statistics
+        options.on_nonfinite = _stepwell.OnNonfinite[on_nonfinite]
         options.staging_bytes, options.threads = staging_bytes or 0, threads or 0
         if reclaim_bytes_per_second is not None:
             options.reclaim_bytes_per_second = reclaim_bytes_per_second

@@ -26,21 +26,52 @@ from ._pytree.stored_rows import Read, stored_rows
 from ._pytree.tree import KEY, LITERAL, Component, Path, component_text, path_text
 from ._runtime.arguments import check_path
 from ._runtime.service import NotCopied
-from ._stepwell import Record, Row, Selection, StepTree, ValueType, Wanted, decode_value
+from ._stepwell import (ChangedCount, Record, Row, Selection, StepTree, ValueType, Wanted,
+                        decode_value)
 from ._text import counted
 from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
 
 
+class LeafStatistics(NamedTuple):
+    """The elements of an array in a few numbers, taken while it was saved with
+    `open(statistics=True)`.
+
+    Elements that are not finite count in `nonfinite` and in nothing else. A complex number is one
+    element, finite if both its parts are; `min`, `max` and `sum` are those of its parts, and `norm`
+    is that of its magnitudes. Integers beyond 2^53 are rounded. Of floats of at most 32 bits `norm`
+    is right to one in a million, and so is `sum`, in proportion to the sum of the magnitudes. Typed
+    PRNG keys: of their key data.
+
+    elements: how many there are; nonfinite: of these, how many are NaN or infinite.
+    min, max: None if no element is finite. sum. norm: the L2 norm.
+    changed: elements that differ in a bit from those of the newest step that was committed when
+        the save began; None if that had no such leaf of the same dtype and shape.
+    changed_exactly: False: `changed` counts all elements of chunks that have changed, of about 1
+        MiB each. Chunks are compared element by element only with `open(delta=True)`.
+    """
+
+    elements: int
+    nonfinite: int
+    min: float | None
+    max: float | None
+    sum: float
+    norm: float
+    changed: int | None
+    changed_exactly: bool
+
+
 class LeafInfo(NamedTuple):
     """One stored leaf: `kind` is "array", "key" (typed PRNG keys; shape and dtype are those of
-    their key data) or a Python type's name; `nbytes` is the size when loaded, in bytes."""
+    their key data) or a Python type's name; `nbytes` is the size when loaded, in bytes;
+    `statistics` is None for values, and for arrays of steps that were saved without."""
 
     kind: str
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
     nbytes: int
+    statistics: LeafStatistics | None = None
 
     def __str__(self) -> str:
         if self.shape is None:
@@ -54,7 +85,18 @@ def info_of(tree: StepTree, number: int, record: Record | None = None) -> LeafIn
         return LeafInfo(tree.describe(number), None, None, record.logical_bytes)
     kind = "key" if record.value_type == ValueType.PRNG_KEY else "array"
     nbytes = math.prod(record.shape) * record.dtype.itemsize
-    return LeafInfo(kind, record.shape, record.dtype, nbytes)
+    return LeafInfo(kind, record.shape, record.dtype, nbytes, statistics_of(record))
+
+
+def statistics_of(record: Record) -> LeafStatistics | None:
+    taken = record.statistics
+    if taken is None:
+        return None
+    count = taken.changed_count
+    return LeafStatistics(
+        taken.elements, taken.nonfinite, taken.min if taken.has_range else None,
+        taken.max if taken.has_range else None, taken.sum, taken.norm,
+        taken.changed if count != ChangedCount.UNKNOWN else None, count == ChangedCount.EXACT)
 
 
 class Tree(Mapping[str, LeafInfo]):

@@ -97,7 +97,8 @@ class Group(ABC):
         return SaveRequest(
             step=asked.step, metadata_json=texts[0], metrics_json=texts[1],
             if_exists=asked.if_exists if self.leader else _stepwell.IfExists.replace,
-            group=GroupSave(save_id=self._save_id(op.number), parts=self._parts))
+            group=GroupSave(save_id=self._save_id(op.number), parts=self._parts),
+            is_copy=asked.is_copy)
 
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> GroupHandle:

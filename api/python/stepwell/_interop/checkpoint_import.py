@@ -200,7 +200,8 @@ def import_checkpoint(self: OpenStore, src: str | os.PathLike[str],
         if not self._backend.collective:
             check_new(self.path, self._backend.steps(), number, if_exists)
         tree = read_file(path, like)
-        return self._save(SaveRequest(step=number, if_exists=if_exists_of(if_exists)),
+        return self._save(SaveRequest(step=number, if_exists=if_exists_of(if_exists),
+                                      is_copy=True),
                           {"state": tree}, None)
     if like is not None:
         raise InvalidArgumentError("an Orbax checkpoint has its structure: like is for files")

@@ -20,12 +20,12 @@ from .._history import Leaf, Rows, chosen_steps, leaves_of
 from .._load.source import in_batches
 from .._pytree.records import VALUE
 from .._store import Store
-from .._views import ArrayView
+from .._views import ArrayView, statistics_of
 from ..errors import InvalidArgumentError
 from . import selection
 from .values import array_json, printable, value_json, wide
 
-_NUMBERS = ("min", "mean", "norm", "max")
+_NUMBERS = ("min", "mean", "norm", "max", "changed")
 _BARS = "▁▂▃▄▅▆▇█"
 _TAKEN_MAX = 1 << 18  # elements at one time, which take some ten times their bytes
 
@@ -68,11 +68,12 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     steps = None if given.steps is None else _parsed_steps(given.steps)
     with _store.open(given.store, mode="r", untrusted=given.untrusted) as store:
         numbers = chosen_steps(store, steps)
-        rows: list[dict[str, Any]] = []
         what: dict[str, Any] = {}
-        for leaves in leaves_of(store, numbers, given.path, steps is None):
-            what = what or _described(leaves[0])
-            rows += _rows(given, store, leaves)
+        rows = _stored_rows(given, leaves_of(store, numbers, given.path, steps is None), what)
+        if not rows:
+            for leaves in leaves_of(store, numbers, given.path, steps is None):
+                what.update(_described(leaves[0]))
+                rows += _rows(given, store, leaves)
     if not (given.csv or given.json):
         return {}, _table(rows) + _sparkline(rows)
     plain = [{name: value_json(value) for name, value in row.items()} for row in rows]
@@ -97,6 +98,34 @@ def _described(leaf: Leaf) -> dict[str, Any]:
     if record.kind == VALUE:
         return {"kind": leaf.tree.describe(leaf.number)}
     return {"kind": "array", "dtype": record.dtype.name, "shape": record.shape}
+
+
+def _stored_rows(given: argparse.Namespace, parts: Iterator[list[Leaf]], what: dict[str, Any]
+                 ) -> list[dict[str, Any]]:
+    """The numbers that were stored with the steps, so that no array is read; none where a step
+    lacks them, or what is asked for is not what they are about."""
+    rows: list[dict[str, Any]] = []
+    if given.slice is not None:
+        return rows
+    for leaves in parts:
+        record = leaves[0].tree.record(leaves[0].number)
+        if record.kind == VALUE or record.dtype.kind == "c" or math.prod(record.shape) <= 1:
+            return []
+        what.update(_described(leaves[0]))
+        for leaf in leaves:
+            found = statistics_of(leaf.tree.record(leaf.number))
+            if found is None:
+                return []
+            mean = found.sum / (found.elements - found.nonfinite) if found.min is not None else None
+            rows.append({"step": leaf.step, "min": _or_nan(found.min), "mean": _or_nan(mean),
+                         "norm": found.norm, "max": _or_nan(found.max),
+                         "nonfinite": found.nonfinite, "changed": _or_nan(
+                             None if found.changed is None else found.changed / found.elements)})
+    return rows
+
+
+def _or_nan(number: float | None) -> float:
+    return math.nan if number is None else number
 
 
 def _rows(given: argparse.Namespace, store: Store, leaves: list[Leaf]
