@@ -395,6 +395,35 @@ TEST_F(CTest, ContainersAreListedWithTheirLeaves) {
   stepwell_step_free(step);
 }
 
+TEST_F(CTest, StatisticsOfArrays) {
+  ASSERT_C_OK(stepwell_close(store_));
+  stepwell_store_free(std::exchange(store_, nullptr));
+  auto open = Sized<stepwell_open_options>();
+  open.on_nonfinite = static_cast<stepwell_on_nonfinite>(3);
+  EXPECT_C_ERROR(stepwell_open(path().c_str(), &open, &store_), STEPWELL_INVALID_ARGUMENT,
+                 "on_nonfinite");
+  open.on_nonfinite = STEPWELL_ON_NONFINITE_WARN;
+  open.statistics = 1;
+  ASSERT_C_OK(stepwell_open(path().c_str(), &open, &store_));
+  SaveStep(7);
+  stepwell_step* step = nullptr;
+  ASSERT_C_OK(stepwell_read(store_, 7, &step));
+  stepwell_leaf_list* list = nullptr;
+  ASSERT_C_OK(stepwell_list_leaves(step, "state", "a/w", &list));
+  auto info = Sized<stepwell_leaf_info>();
+  ASSERT_C_OK(stepwell_leaf_list_get(list, 0, &info));
+  ASSERT_EQ(info.has_statistics, 1);
+  EXPECT_EQ(info.statistics.elements, 200U);
+  EXPECT_EQ(info.statistics.nonfinite, 0U);
+  EXPECT_LT(info.statistics.min, info.statistics.max);
+  EXPECT_GT(info.statistics.norm, 0);
+  auto item = Sized<stepwell_item_info>();
+  ASSERT_C_OK(stepwell_step_get_item(step, 0, &item));
+  EXPECT_EQ(item.nonfinite, 0U);
+  stepwell_leaf_list_free(list);
+  stepwell_step_free(step);
+}
+
 TEST_F(CTest, AfterCloseEverythingFailsButFreeing) {
   SaveStep(1);
   stepwell_step* step = nullptr;

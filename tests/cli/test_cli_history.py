@@ -158,3 +158,64 @@ def test_bars() -> None:
     assert sparkline([0, float("nan"), 1, float("inf")], 80) == "▁ █ "
     assert len(sparkline(range(1000), 60)) == 60
     assert sparkline(range(1000), 8) == "▁▂▃▄▅▆▇█"
+
+
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Steps with statistics: of one an element is not finite."""
+    with stepwell.open(tmp_path / "watched", statistics=True) as writer:
+        for step in range(5):
+            values = array(step)
+            if step == 3:
+                values[7, 7] = np.nan
+            writer.save(step, {"w": values, "loss": np.float32(step), "n": step}).result()
+    return tmp_path / "watched"
+
+
+def test_statistics_of_the_steps(watched: pathlib.Path) -> None:
+    report = document("history", watched, "w")
+    for row in report["steps"]:
+        wanted = expected(array(row["step"])) if row["step"] != 3 else None
+        assert row["nonfinite"] == (1 if row["step"] == 3 else 0)
+        assert row["changed"] == ("NaN" if row["step"] == 0 else 1)
+        if wanted:
+            assert {name: row[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
+    lines = ok("history", watched, "w").splitlines()
+    assert lines[0].split() == ["STEP", "MIN", "MEAN", "NORM", "MAX", "NONFINITE", "CHANGED"]
+    assert lines[4].split()[5:] == ["1", "1"]
+    assert ok("history", watched, "w", "--csv").splitlines()[0] == \
+        "step,min,mean,norm,max,nonfinite,changed"
+    # What was not taken is read.
+    assert ok("history", watched, "loss").splitlines()[0].split() == ["STEP", "VALUE"]
+    assert "nonfinite" not in document("history", watched, "w", "--slice", "0")["steps"][0]
+
+
+def test_an_array_is_read_where_a_step_lacks_statistics(watched: pathlib.Path) -> None:
+    with stepwell.open(watched) as writer:
+        writer.save(5, {"w": array(5), "loss": np.float32(5), "n": 5}).result()
+    report = document("history", watched, "w")
+    assert len(report["steps"]) == 6 and "nonfinite" not in report["steps"][0]
+    assert report["steps"][5]["norm"] == pytest.approx(expected(array(5))["norm"], rel=1e-12)
+
+
+def test_columns_of_show_and_ls(watched: pathlib.Path) -> None:
+    lines = ok("show", watched, "3").splitlines()
+    assert lines[1].split() == ["MIN", "MEAN", "NORM", "MAX", "NONFINITE", "CHANGED"]
+    row = next(line for line in lines if line.startswith("w "))
+    assert row.split()[-2:] == ["1", "<=100%"]
+    entries = {entry["path"]: entry for entry in document("show", watched, "3")["entries"]}
+    taken = entries["w"]["statistics"]
+    assert (taken["elements"], taken["nonfinite"], taken["changed"]) == (1200, 1, 1200)
+    assert taken["max"] == float(array(3).max())
+    assert "statistics" not in entries["n"]
+    assert document("show", watched, "3")["step"]["items"][0]["nonfinite"] == 1
+    assert "NONFINITE" in ok("ls", watched).splitlines()[0]
+    assert [step.get("nonfinite") for step in document("ls", watched)["steps"]] == [
+        None, None, None, 1, None]
+
+
+def test_no_columns_where_there_is_nothing_to_say(store: pathlib.Path) -> None:
+    assert "NONFINITE" not in ok("show", store) + ok("ls", store)

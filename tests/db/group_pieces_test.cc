@@ -83,7 +83,9 @@ SplitArray Split(std::string name, format::Shape shape, const format::Shape& cou
 class GroupPiecesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto stores = GroupStores::Open(dir_ / "run", kPieceParts);
+    StoreOptions options;
+    options.statistics = true;
+    auto stores = GroupStores::Open(dir_ / "run", kPieceParts, options);
     ASSERT_OK(stores.status());
     group_ = std::move(*stores);
   }
@@ -137,6 +139,19 @@ class GroupPiecesTest : public ::testing::Test {
     EXPECT_TRUE(out == wanted) << array.name;
   }
 
+  // The parts' together are those of the array.
+  static void ExpectStatistics(const format::LeafRecord& leaf, const SplitArray& array) {
+    ASSERT_TRUE(leaf.statistics.has_value()) << array.name;
+    EXPECT_EQ(leaf.statistics->elements, array.data.size());
+    if (array.data.empty()) return;
+    const auto [min, max] = std::minmax_element(array.data.begin(), array.data.end());
+    EXPECT_EQ(leaf.statistics->min, *min);
+    EXPECT_EQ(leaf.statistics->max, *max);
+    double sum = 0;
+    for (const int32_t value : array.data) sum += value;
+    EXPECT_NEAR(leaf.statistics->sum, sum, 1e3) << "of whole numbers below 2^53";
+  }
+
   void ExpectAll(uint64_t number, const std::vector<SplitArray>& arrays, std::mt19937_64& random) {
     const auto step = group_.part(0)->Read(number);
     ASSERT_OK(step.status());
@@ -147,6 +162,7 @@ class GroupPiecesTest : public ::testing::Test {
       ASSERT_OK(leaf.status());
       ASSERT_TRUE(leaf->has_value());
       bytes += array.data.size() * sizeof(int32_t);
+      ExpectStatistics(**leaf, array);
       ExpectBox(**step, **leaf, array, format::WholeArray(array.shape));
       format::Box box = format::WholeArray(array.shape);
       for (size_t axis = 0; axis < box.start.size(); ++axis) {

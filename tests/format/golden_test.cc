@@ -36,7 +36,8 @@ TEST(GoldenTest, LeavesDecode) {
                                       {"leaf_value", ExampleValue()},
                                       {"leaf_node", ExampleNode()},
                                       {"leaf_variable", ExampleVariable()},
-                                      {"leaf_partial", ExamplePartial()}}) {
+                                      {"leaf_partial", ExamplePartial()},
+                                      {"leaf_statistics", ExampleStatistics()}}) {
     LeafRecord expected = example;
     expected.chunks.clear();
     ExpectDecodes(DecodeLeafValue(expected.key, AsBytes(ReadGolden(name))), expected, name);
@@ -58,6 +59,10 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeRecords(AsBytes(read("records"))), ExampleCommit().records, "records");
   ExpectDecodes(DecodeCommit(AsBytes(read("commit"))), ExampleCommit(), "commit");
   ExpectDecodes(DecodeCommit(AsBytes(read("prepared"))), ExamplePrepared(), "prepared");
+  ExpectDecodes(DecodeCommit(AsBytes(read("commit_statistics"))), ExampleStatisticsCommit(),
+                "commit_statistics");
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_statistics"))), ExampleStatisticsCatalog(),
+                "catalog_statistics");
   ExpectDecodes(DecodeDecided(AsBytes(read("decided"))), ExampleDecided(), "decided");
   ExpectDecodes(DecodeDelete(AsBytes(read("delete"))), ExampleDelete(), "delete");
   ExpectDecodes(DecodeMeta(AsBytes(read("meta"))), ExampleMeta(), "meta");

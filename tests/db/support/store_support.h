@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -135,8 +136,43 @@ inline Result<SaveHandle> SaveSeeded(Store* store, uint64_t step, uint64_t seed,
   return handle;
 }
 
+// The statistics of finite numbers, by a plain loop.
+inline format::LeafStatistics PlainStatistics(const std::vector<float>& data) {
+  format::LeafStatistics plain;
+  for (const float element : data) {
+    const auto value = static_cast<double>(element);
+    plain.min = plain.elements == 0 ? value : std::min(plain.min, value);
+    plain.max = plain.elements == 0 ? value : std::max(plain.max, value);
+    plain.sum += value;
+    plain.sum_of_squares += value * value;
+    ++plain.elements;
+  }
+  return plain;
+}
+
+// OK when the leaf's statistics are those of the data, but for what changed.
+inline Status CheckStatistics(const format::LeafRecord& leaf, const std::vector<float>& data) {
+  if (!leaf.statistics) return InternalError(StrCat("leaf ", leaf.key, " has no statistics"));
+  const format::LeafStatistics& taken = *leaf.statistics;
+  const format::LeafStatistics plain = PlainStatistics(data);
+  const auto near = [&](double a, double b) {
+    return std::abs(a - b) <= 1e-6 * (1 + plain.sum_of_squares);
+  };
+  if (taken.elements == plain.elements && taken.nonfinite == 0 && taken.min == plain.min &&
+      taken.max == plain.max && near(taken.sum, plain.sum) &&
+      near(taken.sum_of_squares, plain.sum_of_squares) && taken.changed <= taken.elements) {
+    return OkStatus();
+  }
+  return InternalError(
+      StrCat("leaf ", leaf.key, " has wrong statistics: ", taken.elements, " elements, ",
+             taken.nonfinite, " not finite, from ", taken.min, " to ", taken.max, ", sums ",
+             taken.sum, " and ", taken.sum_of_squares, "; wanted ", plain.elements, ", from ",
+             plain.min, " to ", plain.max, ", sums ", plain.sum, " and ", plain.sum_of_squares));
+}
+
 // OK when item "state" of the step holds exactly the state of `seed`. Wrong bytes are kInternal, so
-// that no caller takes them for damage that the store reported.
+// that no caller takes them for damage that the store reported. Either all arrays have statistics,
+// which are right, or none has.
 inline Status CheckSeeded(StepReader* reader, uint64_t seed, const std::vector<LeafSpec>& specs) {
   const uint64_t step = reader->step().step;
   if (reader->step().metadata_json != "{\"seed\": " + std::to_string(seed) + "}") {
@@ -150,6 +186,8 @@ inline Status CheckSeeded(StepReader* reader, uint64_t seed, const std::vector<L
   std::vector<std::vector<float>> out(specs.size());
   std::vector<LoadRequest> requests;
   std::string text;
+  const bool with_statistics = std::any_of(
+      leaves.begin(), leaves.end(), [](const auto& leaf) { return leaf.statistics.has_value(); });
   for (const auto& leaf : leaves) {
     LoadRequest request;
     request.leaf = &leaf;
@@ -162,6 +200,9 @@ inline Status CheckSeeded(StepReader* reader, uint64_t seed, const std::vector<L
     for (size_t i = 0; i < specs.size(); ++i) {
       if (leaf.key != KeyOf("state", specs[i].name)) continue;
       if (leaf.shape != specs[i].shape) return InternalError("a shape changed");
+      if (with_statistics) {
+        STEPWELL_RETURN_IF_ERROR(CheckStatistics(leaf, LeafData(specs[i], seed)));
+      }
       out[i].resize(leaf.logical_bytes / sizeof(float));
       request.box = format::WholeArray(leaf.shape);
       request.out = reinterpret_cast<std::byte*>(out[i].data());

@@ -20,6 +20,8 @@ LeafRecord ExampleValue();
 LeafRecord ExampleNode();
 // The value of an NNX Variable.
 LeafRecord ExampleVariable();
+// With statistics, without chunks.
+LeafRecord ExampleStatistics();
 StepRecord ExampleStep();
 // These come from a store that is a part of a group.
 LeafRecord ExamplePartial();
@@ -32,6 +34,8 @@ Catalog ExampleCatalogChange();
 Catalog ExampleCatalogEntries();
 EpochRecord ExampleEpoch();
 Commit ExampleCommit();
+Commit ExampleStatisticsCommit();
+Catalog ExampleStatisticsCatalog();
 Delete ExampleDelete();
 Meta ExampleMeta();
 Footer ExampleFooter();

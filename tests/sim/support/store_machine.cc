@@ -69,7 +69,9 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
   options.staging_bytes = spec.staging_blocks * db::kBlockBytes;
   options.segment_bytes = spec.segment_bytes;
-  options.delta = spec.delta.value_or(opens_++ % 2 == 0);
+  options.delta = spec.delta.value_or(opens_ % 2 == 0);
+  options.statistics = spec.statistics.value_or(opens_ % 3 != 2);
+  ++opens_;
   options.lock_timeout = std::chrono::milliseconds(0);
   options.log = [this](LogLevel, std::string_view text) {
     log_ += StrCat(text, "\n");

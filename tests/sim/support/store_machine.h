@@ -24,7 +24,8 @@ struct OpenSpec {
   uint64_t staging_blocks = 6;                         // of db::kBlockBytes; at least 4
   std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below the path
   std::string path = kStorePath;
-  std::optional<bool> delta = std::nullopt;  // none: every other session has it
+  std::optional<bool> delta = std::nullopt;       // none: every other session has it
+  std::optional<bool> statistics = std::nullopt;  // none: two sessions of three have them
 };
 
 // One process on a machine. Outlives the stores and readers that it opened.
