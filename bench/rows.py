@@ -154,6 +154,15 @@ def _delta() -> list[Row]:
     return rows
 
 
+def _statistics() -> list[Row]:
+    group = "Save the full state with statistics, JAX arrays"
+    return [row for kind in ("fp32", "bf16") for row in (
+        Row(f"statistics/{kind}-durable", group, f"until durable, {kind}", "ms", "own",
+            "without statistics", "disk write", "≤ 1.03", only="stepwell"),
+        Row(f"statistics/{kind}-cpu", group, f"CPU seconds, {kind}", "core-s", "own",
+            "without statistics", "one look at each element", only="stepwell"))]
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000,
               jax_leaves: int = 1000, many_steps: int = 100_000) -> list[Row]:
@@ -195,7 +204,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps), *_deep(many_steps),
-        *_unchanged(), *_delta(), *_history(steps),
+        *_unchanged(), *_delta(), *_statistics(), *_history(steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",
