@@ -36,7 +36,7 @@ struct Record {
   nanobind::str sharding;
   ShapeTuple chunk_shape;
   uint64_t logical_bytes = 0;
-  ShapeTuple shard_shape;        // () also: there was one shard
+  ShapeTuple shard_shape;  // () also: there was one shard
   std::optional<format::LeafStatistics> statistics{};
   nanobind::str variable_types;  // of the NNX Variables around it, outermost first; "": none
 };

@@ -16,9 +16,9 @@ struct EncodedChunk {
   uint32_t offset_bytes = 0;  // in the block
   uint32_t stored_bytes = 0;
   uint32_t crc = 0;
-  format::Hash128 hash;  // of the chunk's bytes
-  bool same = false;     // as in the base: nothing is stored
-  bool delta = false;    // a difference to the base's chunk is stored
+  format::Hash128 hash;                              // of the chunk's bytes
+  bool same = false;                                 // as in the base: nothing is stored
+  bool delta = false;                                // a difference to the base's chunk is stored
   std::optional<format::LeafStatistics> statistics;  // where the leaf's are taken
 };
 // Encodes one chunk of a leaf to the beginning of `out`, which has room for the payload. The
