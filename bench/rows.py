@@ -159,7 +159,7 @@ def _statistics() -> list[Row]:
     return [row for kind in ("fp32", "bf16") for row in (
         Row(f"statistics/{kind}-durable", group, f"until durable, {kind}", "ms", "own",
             "without statistics", "disk write", "≤ 1.03", only="stepwell"),
-        Row(f"statistics/{kind}-cpu", group, f"CPU seconds, {kind}", "core-s", "own",
+        Row(f"statistics/{kind}-cpu", group, f"CPU time, {kind}", "ms", "own",
             "without statistics", "one look at each element", only="stepwell"))]
 
 
