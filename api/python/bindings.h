@@ -19,6 +19,7 @@ void BindRecords(nanobind::module_& m);  // raises when NumPy's C API cannot be 
 void BindReports(nanobind::module_& m);
 void BindRequests(nanobind::module_& m);
 void BindRows(nanobind::module_& m);
+void BindTransfer(nanobind::module_& m);
 void BindTree(nanobind::module_& m);
 void BindView(nanobind::module_& m);
 

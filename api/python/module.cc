@@ -34,6 +34,7 @@
 #include "api/python/leaves.h"
 #include "api/python/over_time.h"
 #include "api/python/reader.h"
+#include "api/python/transfer.h"
 #include "api/python/view.h"
 #include "db/export/branch.h"
 #include "db/import/import.h"
@@ -110,6 +111,16 @@ class Core {
   std::unique_ptr<Handle> Import(const db::SaveRequest& request, ImportPlan& plan,
                                  const db::ImportShare& share) {
     return std::make_unique<Handle>(plan.Save(store_.get(), request, share));
+  }
+
+  std::unique_ptr<PushPlan> PlanPush(const Reader& reader, const std::vector<nb::bytes>& lists) {
+    return std::make_unique<PushPlan>(store_.get(), reader, lists);
+  }
+  std::unique_ptr<PullPlan> PlanPull(const nb::bytes& list, std::vector<std::string> items) {
+    return std::make_unique<PullPlan>(store_.get(), list, std::move(items));
+  }
+  std::unique_ptr<Handle> SavePulled(const db::SaveRequest& request, PullPlan& plan) {
+    return std::make_unique<Handle>(plan.Save(store_.get(), request));
   }
 
   void VerifyImport(uint64_t step, const std::string& path, std::vector<std::string> items) {
@@ -320,6 +331,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindRequests(m);
   sp::BindGroup(m);
   sp::BindReader(m);
+  sp::BindTransfer(m);
   sp::BindOverTime(m);
   sp::BindReports(m);
 
@@ -337,6 +349,9 @@ NB_MODULE(_stepwell, m) {
            nb::sig("def save(self, request: SaveRequest, items: list[ItemRows], "
                    "to_numpy: object) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("request"), arg("plan"), arg("share"))
+      .def("plan_push", &sp::Core::PlanPush, arg("reader"), arg("lists"))
+      .def("plan_pull", &sp::Core::PlanPull, arg("list"), arg("items"))
+      .def("save_pulled", &sp::Core::SavePulled, arg("request"), arg("plan"))
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
       .def("is_copying", &sp::Core::IsCopying)
       .def("wait", &sp::Core::Wait)

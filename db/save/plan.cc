@@ -120,6 +120,15 @@ Status PlanPieces(PlannedLeaf* leaf) {
   return OkStatus();
 }
 
+// Returns true if the caller gives the chunk shape, as for a step that keeps the grid of another
+// store, and blocks have room for such chunks.
+bool HasUsableGrid(const format::LeafRecord& record, uint64_t item_bytes) {
+  const auto is_zero = [](uint64_t extent) { return extent == 0; };
+  return record.chunk_shape.size() == record.shape.size() && !record.shape.empty() &&
+         std::none_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero) &&
+         format::ChunkBytes(record.chunk_shape, item_bytes) <= format::kChunkBytesMax;
+}
+
 Status PlanGrid(PlannedLeaf* leaf) {
   auto& input = leaf->input;
   auto& record = input.record;
@@ -131,8 +140,10 @@ Status PlanGrid(PlannedLeaf* leaf) {
     STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape, WantedChunkShape(input, shard, {}));
     return PlanPieces(leaf);
   }
-  STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape,
-                            WantedChunkShape(input, record.shape, input.shard_shape));
+  if (!HasUsableGrid(record, leaf->dtype->item_bytes)) {
+    STEPWELL_ASSIGN_OR_RETURN(record.chunk_shape,
+                              WantedChunkShape(input, record.shape, input.shard_shape));
+  }
   record.chunk_count = format::ChunkCount(record.shape, record.chunk_shape);
   return OkStatus();
 }

@@ -20,8 +20,8 @@ from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._pytree.items import Files, Json
 from ._remote.listing import PushedStep, pushed_steps
-from ._remote.pull import PullReport
-from ._remote.pushed import PushReport
+from ._remote.pushed import PullReport, PushReport
+from ._remote.run_delete import DeletePushedReport, delete_pushed
 from ._retention import RetentionReport, StepRetention
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
                              SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
@@ -38,14 +38,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AmbiguousPathError", "ArrayView", "Changed", "ChangedLeaf", "CheckpointNotFoundError",
-    "ChunkShape", "CorruptionError", "Error", "ExportReport", "ExportedLeaf", "Files",
-    "ForkError", "FormatError", "History", "InvalidArgumentError", "Json", "LatencyStats",
-    "LeafInfo", "LeafStatistics", "LoadHandle", "LoadStats", "LockedError", "Mismatch",
-    "MismatchError", "NoSpaceError", "NodeView", "OrbaxView", "OutcomeUnknownError",
-    "PathNotFoundError", "PeerError", "PermissionDeniedError", "PullReport", "PushReport",
-    "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport", "RetentionReport",
-    "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError",
-    "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView", "StorageError",
-    "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
-    "VerifyProblem", "VerifyReport", "ViewStats", "open", "pin_view", "policy", "pushed_steps",
+    "ChunkShape", "CorruptionError", "DeletePushedReport", "Error", "ExportReport",
+    "ExportedLeaf", "Files", "ForkError", "FormatError", "History", "InvalidArgumentError",
+    "Json", "LatencyStats", "LeafInfo", "LeafStatistics", "LoadHandle", "LoadStats",
+    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
+    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
+    "PullReport", "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport",
+    "RetentionReport", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
+    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",
+    "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
+    "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "open", "pin_view", "policy",
+    "pushed_steps",
 ]

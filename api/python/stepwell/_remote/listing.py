@@ -10,14 +10,16 @@ from typing import Any
 
 from .._runtime.durable import TEMPORARY
 from ..errors import InvalidArgumentError
-from . import push_manifest
+from . import push_manifest, run
 from .object_store import open_object_store
 from .transfer import with_context
 
 
 @dataclass(frozen=True)
 class PushedStep:
-    """A step that was pushed. url: where it is, for `Store.pull`. objects, size_bytes: of it."""
+    """A step that was pushed. url: where it is, for `Store.pull(url, step)`; of a step of a run the
+    run. objects, size_bytes: of it; of a step of a run the objects that have some of it, and its
+    bytes in them."""
 
     url: str
     step: int
@@ -28,7 +30,7 @@ class PushedStep:
 def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, Any] | None = None
                  ) -> list[PushedStep]:
     """The pushed steps at and below `place`, ascending by step. A push that is under way, or was
-    cut off, is none. Lists every object below `place`, and reads one for each step.
+    cut off, is none. Lists every object below `place`, and reads one, or its beginning, for each step.
 
     place, prefix, storage_options: as in `Store.push`.
 
@@ -46,10 +48,15 @@ def _pushes(place: Any, prefix: str, keys: Iterable[str],
             storage_options: Mapping[str, Any] | None) -> list[tuple[PushedStep, str]]:
     """Each pushed step with its folder, ascending by step; not of one that is being made, or was
     left, in a temporary directory. `keys`: all that are there."""
+    keys = list(keys)
     folders = [posixpath.dirname(key) for key in keys
                if posixpath.basename(key) == push_manifest.NAME and TEMPORARY not in key]
     found = [(step, folder) for folder in folders
              if (step := _pushed(place, prefix, folder, storage_options)) is not None]
+    for folder in [posixpath.dirname(key) for key in keys
+                   if posixpath.basename(key) == run.MARK and TEMPORARY not in key]:
+        found += [(step, folder) for step in _steps_of_run(place, prefix, folder, keys,
+                                                           storage_options)]
     return sorted(found, key=lambda each: (each[0].step, each[0].url))
 
 
@@ -62,6 +69,23 @@ def _pushed(place: Any, prefix: str, folder: str, storage_options: Mapping[str, 
     if manifest is None:
         return None
     return PushedStep(bucket.url, manifest.step, len(manifest.objects), manifest.size_bytes)
+
+
+def _steps_of_run(place: Any, prefix: str, folder: str, keys: list[str],
+                  storage_options: Mapping[str, Any] | None) -> list[PushedStep]:
+    bucket = open_object_store(place, posixpath.join(prefix, folder), storage_options)
+    found = []
+    with with_context(f"listing {bucket.url}"):
+        if not run.is_run(bucket):  # it was removed meanwhile
+            return []
+        below = f"{folder}/" if folder else ""
+        there = run.listing_of((key.removeprefix(below), 0) for key in keys
+                               if key.startswith(below))
+        for step in there.steps:
+            head = run.read_head(bucket, run.step_key(step))
+            if head is not None:
+                found.append(PushedStep(bucket.url, step, len(head.objects), head.stored_bytes))
+    return found
 
 
 def newest_folder(place: Any, prefix: str, keys: Iterable[str],

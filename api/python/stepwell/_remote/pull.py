@@ -7,7 +7,6 @@ import os
 import posixpath
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from .._backend.orbax_source import exists
@@ -17,29 +16,14 @@ from .._runtime.arguments import IfExists, Progress, if_exists_of, item_names, s
 from .._runtime.durable import remove_tree
 from .._runtime.progress import progress_of
 from ..errors import CheckpointNotFoundError, CorruptionError, InvalidArgumentError
-from . import push_manifest
+from . import push_manifest, run
 from .directory_store import DirectoryStore
 from .listing import newest_folder
 from .object_store import ReadableStore, open_object_store
 from .push_manifest import Manifest, Object
+from .pushed import PullReport
+from .run_pull import pull_from_run
 from .transfer import Transfers, claimed, digest_of, with_context, work_path
-
-
-@dataclass(frozen=True)
-class PullReport:
-    """Describes a `Store.pull`.
-
-    url: the checkpoint. step: the step that it became. objects, size_bytes: of the checkpoint.
-    received_bytes: without what a pull that was cut off had.
-    skipped: the step was there, and `if_exists` is "skip".
-    """
-
-    url: str
-    step: int
-    objects: int
-    size_bytes: int
-    received_bytes: int
-    skipped: bool = False
 
 
 def _find(bucket: ReadableStore) -> Manifest:
@@ -117,15 +101,21 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
     object's checksum is verified before anything is saved. A pull that was cut off keeps what it
     has beside the store; called again it verifies that and goes on.
 
+    Of a pushed run (`layout="stepwell"`) it fetches only what the store's own steps do not have:
+    the nearest below and above the pulled one, and the newest. It gives exactly the tree that was
+    saved, with metrics and metadata.
+
     src, prefix, storage_options, progress: as in `push`. Where no step was pushed to `src` itself
         but steps were to places below it, the highest of them is pulled; two of that number are
         refused.
-    step: the number that it gets; None: the one that it had.
+    step: the number that it gets; None: the one that it had. Of a pushed run: the step to pull,
+        which keeps its number; None: the highest.
     if_exists: as in `save`.
     items: names of items, of those that were pushed; None: all.
     work_dir: where to put the objects meanwhile; None: beside the store.
 
-    Raises CheckpointNotFoundError (nothing there, or half a push), CorruptionError for an object
+    Raises CheckpointNotFoundError (nothing there, or half a push), StepNotFoundError (a run does
+    not have that step), CorruptionError for an object
     that is missing or has another checksum, PermissionDeniedError and StorageError with the
     object and what the library said, StepExistsError, LockedError when the same pull is under way,
     and what `import_checkpoint` raises. Of several processes that have the store open together none
@@ -149,11 +139,17 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
                     f"the directory {bucket.url} does not exist") from None
     with with_context(f"pull of {bucket.url}"):
         manifest = push_manifest.read(bucket)
-        if manifest is None:
+        of_run = manifest is None and run.is_run(bucket)
+        if manifest is None and not of_run:
             newest = newest_folder(src, prefix, bucket.list(), storage_options)
             if newest is not None:
                 bucket = open_object_store(src, posixpath.join(prefix, newest), storage_options)
-            manifest = _find(bucket)
+                of_run = run.is_run(bucket)
+            manifest = None if of_run else _find(bucket)
+    if manifest is None:
+        work = work_path(self.path, f"pullrun-{digest_of(bucket.url)}", work_dir)
+        return pull_from_run(self, bucket, None if step is None else step_number(step), if_exists,
+                             names, work, shown)
     number = manifest.step if step is None else step_number(step)
     size = manifest.size_bytes
     if number in self.steps() and if_exists != "replace":

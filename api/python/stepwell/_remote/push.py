@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from .._backend.export_options import ExportRequest, Layout, Leaves, OnUnsupported
 from .._lifetime import OpenStore
@@ -21,6 +21,7 @@ from .object_store import PART_BYTES, ObjectStore, local_path, open_object_store
 from .push_directory import push_to_directory
 from .push_manifest import Manifest, Object
 from .pushed import LAST, PushReport, begins, exported, write_marks
+from .run_push import push_to_run
 from .transfer import (LOCK_NAME, Transfers, claimed, digest_of, sweep_work, with_context,
                        work_path)
 
@@ -90,7 +91,7 @@ def _check_sent(bucket: ObjectStore, key: str, wanted: Object, check: Callable[[
 
 def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str = "",
          if_exists: IfExists = "error", storage_options: Mapping[str, Any] | None = None,
-         layout: Layout = "v1", leaves: Leaves | None = None,
+         layout: Layout | Literal["stepwell"] = "v1", leaves: Leaves | None = None,
          unnamed_default: bool = False, on_unsupported: OnUnsupported = "error",
          verify: bool = False, work_dir: str | os.PathLike[str] | None = None,
          progress: Progress | bool | None = None) -> PushReport:
@@ -104,18 +105,27 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     A directory appears, or is replaced, whole and at one instant, and is durable when this returns;
     a push to one that was cut off starts anew.
 
+    layout="stepwell" pushes the step to a *run* instead: a place for many steps, in Stepwell's own
+    encoding, of which each push sends only the chunks that the nearest steps there lack, and
+    differences as differences. `pull`, `pushed_steps` and `delete_pushed` know such a place. Orbax
+    does not read it. Any number of steps may be pushed there at a time; of one step the last push
+    wins. A step that is replaced is there, as it was or as it is, at any time.
+
     dest: the checkpoint's place: a URL ("s3://bucket/run1/100", "gs://…", "az://…"), a local path,
         a store of obstore, or a file system of fsspec. For URLs obstore is used, or else fsspec.
-        It is empty, or has a pushed step or a half of one.
+        It is empty, or has a pushed step or a half of one. With layout="stepwell" the run's place:
+        it is empty, or a run.
     prefix: the place below `dest`.
     if_exists: about a step that was pushed there before: "error", "replace" (readers must wait
         meanwhile: there is none until the new one is complete) or "skip".
     storage_options: keywords for the library that opens the URL, such as credentials and regions.
-    layout, leaves, unnamed_default, on_unsupported: as in `export`. `dest` is always the step's own
-        directory.
+    layout: "v1" or "v0", as in `export`: `dest` is always the step's own directory. "stepwell": a
+        run, see above.
+    leaves, unnamed_default, on_unsupported: as in `export`; not for a run, which has the step as it
+        was saved.
     verify: reads every object back before the list is written.
     work_dir: where to put a compact copy of the step meanwhile; None: beside the store. It takes no
-        space where the file system shares blocks (XFS, btrfs).
+        space where the file system shares blocks (XFS, btrfs). Of a push to a run only a note.
     progress: called with bytes done and all bytes, from several threads, one at a time. True: a bar
         of tqdm or rich.
 
@@ -132,6 +142,15 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     local = local_path(dest)
     if local and f"{os.path.realpath(local)}/".startswith(f"{os.path.realpath(self.path)}/"):
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
+    if layout == "stepwell":
+        if leaves is not None or unnamed_default or on_unsupported != "error":
+            raise InvalidArgumentError("leaves, unnamed_default and on_unsupported are for Orbax "
+                                       "checkpoints; layout=\"stepwell\" pushes the step as it is")
+        with with_context(f"push of step {number}"):
+            place = open_object_store(dest, prefix, storage_options)
+        with with_context(f"push of step {number} to {place.url}"):
+            work = work_path(self.path, f"pushrun-{digest_of(place.url)}", work_dir)
+            return push_to_run(self, source, place, if_exists, verify, work, shown)
     request = ExportRequest(number, "orbax", "", "copy", 3, None, layout, leaves, "", 0,
                             unnamed_default, on_unsupported, None)
     with with_context(f"push of step {number}"):

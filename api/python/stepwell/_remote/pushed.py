@@ -22,8 +22,10 @@ _COMMITTED = "Checkpoint commit was successful to "
 class PushReport:
     """Describes a `Store.push`.
 
-    url: the checkpoint. step: its number. objects, size_bytes: of the whole checkpoint.
-    sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off.
+    url: the checkpoint or run. step: its number. objects, size_bytes: of the whole checkpoint; of a
+    step of a run: the objects that have some of it, and its bytes in them.
+    sent_objects, sent_bytes: without those that were there, whole, from a push that was cut off,
+    or from other steps of the run.
     skipped: the step was there, and `if_exists` is "skip". left_out, widened: as an export's.
     """
 
@@ -36,6 +38,24 @@ class PushReport:
     skipped: bool = False
     left_out: tuple[ExportedLeaf, ...] = ()
     widened: tuple[ExportedLeaf, ...] = ()
+
+
+@dataclass(frozen=True)
+class PullReport:
+    """Describes a `Store.pull`.
+
+    url: the checkpoint or run. step: the step that it became. objects, size_bytes: of the
+    checkpoint; of a step of a run: the objects that have some of it, and its bytes in them.
+    received_bytes: without what a pull that was cut off had.
+    skipped: the step was there, and `if_exists` is "skip".
+    """
+
+    url: str
+    step: int
+    objects: int
+    size_bytes: int
+    received_bytes: int
+    skipped: bool = False
 
 
 def exported(store: OpenStore, request: ExportRequest, data_file_bytes: int) -> ExportReport:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step to a pushed run, in order. Why that order: README.md, "A pushed run"."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .. import _stepwell
+from .._lifetime import OpenStore
+from .._load.source import Source
+from .._runtime import durable
+from .._runtime.arguments import Progress
+from .._stepwell import DataObject
+from ..errors import CorruptionError, FormatError, StepExistsError, StorageError
+from . import push_manifest, run
+from .directory_store import DirectoryStore
+from .object_store import ObjectStore
+from .pushed import PushReport
+from .run import RunStore
+from .run_delete import remove_unnamed
+from .transfer import Transfers, claimed
+
+# How often a push plans anew because steps that it referred to were deleted meanwhile.
+_ATTEMPTS = 20
+_MARKERS_NAME = "markers"  # in the work directory: markers of this store's that may be there
+
+
+def push_to_run(store: OpenStore, source: Source, place: ObjectStore | DirectoryStore,
+                if_exists: str, verify: bool, work: str, progress: Progress | None) -> PushReport:
+    """Does `push`, which documents it. `work`: a directory that no other push to `place` uses."""
+    mode = stat.S_IMODE(os.stat(store.path).st_mode) & 0o777
+    bucket = run.writable(place, mode)
+    if not _begins(bucket, source.step, if_exists):
+        return PushReport(bucket.url, source.step, 0, 0, 0, 0, skipped=True)
+    with claimed(work, keep_on_error=True) as folder:
+        push = _Push(store._backend.whole("a push"), source, bucket, folder, verify, progress)
+        try:
+            for _ in range(_ATTEMPTS):
+                report = push.attempt()
+                if report is not None:
+                    return report
+        except BaseException:
+            if not push.markers():  # nothing of it is there, so there is nothing to note
+                durable.remove_tree(folder)
+            raise
+    raise StorageError(f"{bucket.url}: steps that this one refers to were deleted {_ATTEMPTS} "
+                       "times while it was pushed; push again")
+
+
+def _begins(bucket: RunStore, step: int, if_exists: str) -> bool:
+    """Makes the run where there is none; whether the push goes on. StepExistsError."""
+    there = bucket.list()
+    if run.MARK in there:
+        run.is_run(bucket)  # of this version
+    elif there:
+        raise StepExistsError(f"{bucket.url} is not a pushed run, and not empty: it has "
+                              f"{len(there)} objects, such as {min(there)!r}; push a run to a place "
+                              "of its own")
+    else:
+        bucket.put(run.MARK, run.mark())
+    if run.step_key(step) in there and if_exists == "error":
+        raise StepExistsError(f"{bucket.url} has step {step} already; if_exists=\"replace\" "
+                              "replaces it, \"skip\" keeps it")
+    return run.step_key(step) not in there or if_exists == "replace"
+
+
+@dataclass
+class _Sources:
+    """What this push takes objects of others from: they must be there once its marker is."""
+
+    lists: list[bytes] = field(default_factory=list)
+    headers: dict[str, bytes] = field(default_factory=dict)  # of lists and markers, by key
+    # What pushes of this store that were cut off have sent, by SHA-256 and size.
+    sent: dict[tuple[bytes, int], DataObject] = field(default_factory=dict)
+
+
+class _Push:
+    def __init__(self, core: _stepwell.Core, source: Source, bucket: RunStore, folder: str,
+                 verify: bool, progress: Progress | None) -> None:
+        self._core = core
+        self._source = source
+        self._bucket = bucket
+        self._markers_path = os.path.join(folder, _MARKERS_NAME)
+        self._verify = verify
+        self._progress = progress
+        self._sent: list[int] = []  # sizes of the objects that were put
+
+    def attempt(self) -> PushReport | None:
+        """None: something that the step was to refer to has gone; plan anew."""
+        step, bucket = self._source.step, self._bucket
+        there = run.listing(bucket)
+        sources = self._sources(there.steps)
+        plan = self._core.plan_push(self._source.reader, sources.lists)
+        transfers = Transfers(2 * sum(plan.sizes), self._progress)
+        made = self._name(plan, sources, transfers)
+        marker = self._mark([*plan.referred, *made])
+        if any(run.read_header(bucket, key) != header for key, header in sources.headers.items()):
+            return None
+        self._send(plan, made, sources, transfers)
+        data = plan.list(made)
+        self._put(run.step_key(step), data)
+        if self._verify and run.read_list(bucket, run.step_key(step)) != data:
+            raise CorruptionError(f"{bucket.url}/{run.step_key(step)} is not what was sent")
+        self._check_mark(marker)
+        self._unmark()
+        if step in there.steps:
+            remove_unnamed(bucket)
+        head = _stepwell.pushed_head(data)
+        return PushReport(bucket.url, step, len(head.objects), head.stored_bytes,
+                          len(self._sent), sum(self._sent))
+
+    def _sources(self, steps: list[int]) -> _Sources:
+        """The lists of the nearest steps, and this store's own markers. A list that is damaged is
+        of no use, and is no obstacle."""
+        own = self._source.step
+        lower = [step for step in steps if step < own][-1:]
+        higher = [step for step in steps if step > own][:1]
+        sources = _Sources()
+        for step in [*lower, *(step for step in steps if step == own), *higher]:
+            key = run.step_key(step)
+            data = run.read_list(self._bucket, key)
+            try:
+                if data is not None and _stepwell.pushed_step(data) == step:
+                    sources.lists.append(data)
+                    sources.headers[key] = data[:_stepwell.PUSHED_HEADER_BYTES]
+            except (CorruptionError, FormatError):
+                continue
+        for name in self.markers():
+            key = run.marker_key(name)
+            header = run.read_header(self._bucket, key)
+            try:
+                head = run.read_head(self._bucket, key)
+            except (CorruptionError, FormatError):
+                continue
+            if header is not None and head is not None:
+                sources.headers[key] = header
+                sources.sent |= {(each.sha256, each.size_bytes): each for each in head.objects}
+        return sources
+
+    def _name(self, plan: _stepwell.PushPlan, sources: _Sources, transfers: Transfers
+              ) -> list[DataObject]:
+        made: dict[int, DataObject] = {}
+
+        def name(key: str) -> None:
+            number = int(key)
+            transfers.check()
+            data = plan.read(number)
+            digest = hashlib.sha256(data).digest()
+            made[number] = sources.sent.get((digest, len(data))) or DataObject(
+                digest, secrets.randbits(64), len(data))
+            transfers.add(len(data))
+
+        transfers.run(name, map(str, range(len(plan.sizes))))
+        return [made[number] for number in range(len(plan.sizes))]
+
+    def _send(self, plan: _stepwell.PushPlan, made: list[DataObject], sources: _Sources,
+              transfers: Transfers) -> None:
+        sent = {each.name for each in sources.sent.values()}
+
+        def send(key: str) -> None:
+            each, number = made[int(key)], int(key)
+            transfers.check()
+            if each.name not in sent or not self._is_there(each, transfers.check):
+                data = plan.read(number)
+                if hashlib.sha256(data).digest() != each.sha256:
+                    raise CorruptionError("the store's chunks changed while they were pushed")
+                self._put(run.data_key(each.name), data)
+                if self._verify and not self._is_there(each, transfers.check):
+                    raise CorruptionError(f"{self._bucket.url}/{run.data_key(each.name)} is not "
+                                          "what was sent; push again")
+            transfers.add(each.size_bytes)
+
+        transfers.run(send, map(str, range(len(made))))
+
+    def _is_there(self, each: DataObject, check: Callable[[], None]) -> bool:
+        key = run.data_key(each.name)
+        if self._bucket.size(key) != each.size_bytes:
+            return False
+        return not self._verify or push_manifest.bucket_sha256(
+            self._bucket, key, each.size_bytes, check) == each.sha256.hex()
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._bucket.put(key, data)
+        self._sent.append(len(data))
+
+    # ---- markers --------------------------------------------------------------------------------
+
+    def markers(self) -> list[str]:
+        """Those that this store put there and has not removed yet, as far as it knows."""
+        try:
+            with open(self._markers_path, encoding="ascii") as file:
+                return [line for line in file.read().split("\n") if len(line) == 32]
+        except (FileNotFoundError, UnicodeDecodeError):
+            return []
+
+    def _mark(self, objects: list[DataObject]) -> str:
+        """Puts a marker that names the objects. It is known here before it is there."""
+        name = secrets.token_hex(16)
+        durable.write(self._markers_path, "\n".join([*self.markers(), name]).encode(), mode=0o600)
+        self._put(run.marker_key(name), _stepwell.push_marker(objects))
+        return name
+
+    def _check_mark(self, name: str) -> None:
+        """Where somebody removed the marker before the list was there, data may be gone."""
+        if self._bucket.size(run.marker_key(name)) is not None:
+            return
+        key = run.step_key(self._source.step)
+        self._bucket.delete(key)
+        raise StorageError(f"{self._bucket.url}: this push was swept while it was under way "
+                           "(delete_pushed with sweep); push again")
+
+    def _unmark(self) -> None:
+        for name in self.markers():
+            self._bucket.delete(run.marker_key(name))
