@@ -93,16 +93,22 @@ class PushPlan::Planner {
     return OkStatus();
   }
 
-  // The place has the chunk's content, however it is encoded there.
-  bool TakeWhole(std::span<const ListedChunk> there, const ChunkRecord& chunk, Chain* chain) {
+  // Takes from the place what decodes to `content`, however it is encoded there, with room for
+  // `behind` more payloads; whether there is such a thing.
+  bool Take(std::span<const ListedChunk> there, uint32_t logical_bytes, const Hash128& content,
+            size_t behind, Chain* chain) {
     for (const ListedChunk& listed : there) {
-      if (listed.chunk->hash != chunk.hash || listed.chunk->logical_bytes != chunk.logical_bytes) {
-        continue;
+      if (listed.chunk->logical_bytes != logical_bytes) continue;
+      for (size_t i = 0; i < listed.payloads() && i + behind <= format::kBasesMax; ++i) {
+        if (listed.hash(i) != content) continue;
+        Refer(listed, i + 1, chain);
+        return true;
       }
-      Refer(listed, listed.payloads(), chain);
-      return true;
     }
     return false;
+  }
+  bool TakeWhole(std::span<const ListedChunk> there, const ChunkRecord& chunk, Chain* chain) {
+    return Take(there, chunk.logical_bytes, chunk.hash, /*behind=*/0, chain);
   }
 
   // What each payload decodes to. Reads nothing where that is one whose hash is known.
@@ -126,27 +132,15 @@ class PushPlan::Planner {
   // Sends what comes behind the last content that the place has.
   void TakeNew(std::span<const ListedChunk> there, const ChunkRecord& chunk,
                const std::vector<Hash128>& hashes, Chain* chain) {
-    size_t next = chunk.bases.size();  // the first payload to be sent, found from the last on
-    while (next > 0 && !TakeBase(there, chunk, next, hashes[next - 1], chain)) --next;
+    size_t next = hashes.size() - 1;  // the first payload to be sent
+    while (next > 0 &&
+           !Take(there, chunk.logical_bytes, hashes[next - 1], hashes.size() - next, chain)) {
+      --next;
+    }
     for (size_t i = next; i < hashes.size(); ++i) {
       chain->payloads.push_back(Send(i < chunk.bases.size() ? chunk.bases[i] : chunk));
       chain->hashes.push_back(hashes[i]);
     }
-  }
-
-  // The payloads from `next` on need this content: the place has it.
-  bool TakeBase(std::span<const ListedChunk> there, const ChunkRecord& chunk, size_t next,
-                const Hash128& content, Chain* chain) {
-    const size_t more = chunk.bases.size() - next;  // bases behind it
-    for (const ListedChunk& listed : there) {
-      if (listed.chunk->logical_bytes != chunk.logical_bytes) continue;
-      for (size_t i = 0; i < listed.payloads(); ++i) {
-        if (listed.hash(i) != content || i + 1 + more > format::kBasesMax) continue;
-        Refer(listed, i + 1, chain);
-        return true;
-      }
-    }
-    return false;
   }
 
   void Refer(const ListedChunk& listed, size_t count, Chain* chain) {
