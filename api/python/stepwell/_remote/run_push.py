@@ -69,13 +69,20 @@ def _begins(bucket: RunStore, step: int, if_exists: str) -> bool:
     return run.step_key(step) not in there or if_exists == "replace"
 
 
+def _salt_of(marker: str) -> int:
+    """The salt of the objects that a marker is the first to name. It is as random as the marker's
+    name, so nobody has planned to remove an object of that name."""
+    return int(marker[:16], 16)
+
+
 @dataclass
 class _Sources:
     """What this push takes objects of others from: they must be there once its marker is."""
 
     lists: list[bytes] = field(default_factory=list)
     headers: dict[str, bytes] = field(default_factory=dict)  # of lists and markers, by key
-    # What pushes of this store that were cut off have sent, by SHA-256 and size.
+    # What pushes of this store that were cut off may have sent, by SHA-256 and size: objects that a
+    # marker was the first to name. Of the others it names it may have been too late to hold them.
     sent: dict[tuple[bytes, int], DataObject] = field(default_factory=dict)
 
 
@@ -97,8 +104,9 @@ class _Push:
         sources = self._sources(there.steps)
         plan = self._core.plan_push(self._source.reader, sources.lists)
         transfers = Transfers(2 * sum(plan.sizes), self._progress)
-        made = self._name(plan, sources, transfers)
-        marker = self._mark([*plan.referred, *made])
+        marker = secrets.token_hex(16)
+        made = self._name(plan, sources, _salt_of(marker), transfers)
+        self._mark(marker, [*plan.referred, *made])
         if any(run.read_header(bucket, key) != header for key, header in sources.headers.items()):
             return None
         self._send(plan, made, sources, transfers)
@@ -139,10 +147,11 @@ class _Push:
                 continue
             if header is not None and head is not None:
                 sources.headers[key] = header
-                sources.sent |= {(each.sha256, each.size_bytes): each for each in head.objects}
+                sources.sent |= {(each.sha256, each.size_bytes): each for each in head.objects
+                                 if each.salt == _salt_of(name)}
         return sources
 
-    def _name(self, plan: _stepwell.PushPlan, sources: _Sources, transfers: Transfers
+    def _name(self, plan: _stepwell.PushPlan, sources: _Sources, salt: int, transfers: Transfers
               ) -> list[DataObject]:
         made: dict[int, DataObject] = {}
 
@@ -152,7 +161,7 @@ class _Push:
             data = plan.read(number)
             digest = hashlib.sha256(data).digest()
             made[number] = sources.sent.get((digest, len(data))) or DataObject(
-                digest, secrets.randbits(64), len(data))
+                digest, salt, len(data))
             transfers.add(len(data))
 
         transfers.run(name, map(str, range(len(plan.sizes))))
@@ -198,12 +207,10 @@ class _Push:
         except (FileNotFoundError, UnicodeDecodeError):
             return []
 
-    def _mark(self, objects: list[DataObject]) -> str:
+    def _mark(self, name: str, objects: list[DataObject]) -> None:
         """Puts a marker that names the objects. It is known here before it is there."""
-        name = secrets.token_hex(16)
         durable.write(self._markers_path, "\n".join([*self.markers(), name]).encode(), mode=0o600)
         self._put(run.marker_key(name), _stepwell.push_marker(objects))
-        return name
 
     def _check_mark(self, name: str) -> None:
         """Where somebody removed the marker before the list was there, data may be gone."""
