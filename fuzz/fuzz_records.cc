@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every record and every frame payload of format/records.h: the first byte picks the decoder, the
-// rest is the message. What decodes must survive encoding and decoding again; the part of a list of
-// records that is decoded alone is that part of all of them.
+// Every record and every frame payload of format/records.h, and the lists of format/pushed.h: the
+// first byte picks the decoder, the rest is the message. What decodes must survive encoding and
+// decoding again; the part of a list of records that is decoded alone is that part of all of them.
 #include <algorithm>
 #include <array>
 
+#include "format/crc32c.h"
+#include "format/endian.h"
+#include "format/hash.h"
 #include "format/key.h"
+#include "format/pushed.h"
 #include "format/records.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/input.h"
@@ -80,10 +84,40 @@ void RecordsIn(ConstBytes bytes, bool of_commit) {
   Check(*part == all, "a range of records is not that part of all of them");
 }
 
+// A list of a pushed step, or a marker, whose header is made right: its checksums, and the sizes of
+// both messages, of which the first 16 bits are that of the head.
+void Pushed(ConstBytes bytes) {
+  std::string file(AsText(bytes));
+  if (file.size() < kPushedHeaderBytes) return;
+  auto* at = reinterpret_cast<std::byte*>(file.data());
+  const uint64_t left = file.size() - kPushedHeaderBytes;
+  const uint64_t head_bytes = std::min<uint64_t>(LoadLittle<uint16_t>(at + 16), left);
+  const auto hash = [at](uint64_t offset, uint64_t size, size_t to) {
+    const Hash128 found = HashOf(ConstBytes(at + offset, size));
+    StoreLittle(at + to, found.low);
+    StoreLittle(at + to + 8, found.high);
+  };
+  StoreLittle(at + 16, head_bytes);
+  StoreLittle(at + 24, left - head_bytes);
+  hash(kPushedHeaderBytes, head_bytes, 32);
+  hash(kPushedHeaderBytes + head_bytes, left - head_bytes, 48);
+  StoreLittle(at + 64, Crc32c({at, 64}));
+  const auto head = DecodePushedHead(AsBytes(file));
+  const auto step = DecodePushedStep(AsBytes(file));
+  Check(!step.ok() || head.ok(), "a list decodes, and its head does not");
+  if (head.ok() && !head->step) {
+    const std::string again = EncodePushMarker(head->objects);
+    Check(*DecodePushedHead(AsBytes(again)) == *head, "a marker changed on the way");
+  }
+  if (!step.ok()) return;
+  const auto second = DecodePushedStep(AsBytes(EncodePushedStep(*step)));
+  Check(second.ok() && *second == *step, "a list changed on the way");
+}
+
 using Decoder = void (*)(ConstBytes);
 
 // In the order of make_corpus.cc.
-constexpr std::array<Decoder, 15> kDecoders = {
+constexpr std::array<Decoder, 16> kDecoders = {
     LeafValue,
     [](ConstBytes b) { RoundTrip("segment header", DecodeSegmentHeader, EncodeSegmentHeader, b); },
     [](ConstBytes b) { RoundTrip("catalog", DecodeCatalog, EncodeCatalog, b); },
@@ -99,6 +133,7 @@ constexpr std::array<Decoder, 15> kDecoders = {
     [](ConstBytes b) { RoundTrip("loss", DecodeLoss, EncodeLoss, b); },
     [](ConstBytes b) { RecordsIn(b, true); },
     [](ConstBytes b) { RecordsIn(b, false); },
+    Pushed,
 };
 
 }  // namespace

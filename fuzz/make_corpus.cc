@@ -66,9 +66,10 @@ void Keys(Corpus* corpus) {
 void Records(Corpus* corpus) {
   // Numbered as the decoders in fuzz_records.cc.
   const std::map<std::string, uint64_t> decoders = {
-      {"leaf_array", 0},   {"leaf_value", 0}, {"leaf_node", 0}, {"segment_header", 1},
-      {"catalog_base", 2}, {"epoch", 3},      {"records", 4},   {"commit", 5},
-      {"delete", 6},       {"meta", 7},       {"footer", 8},    {"trailer", 9}};
+      {"leaf_array", 0},   {"leaf_value", 0},  {"leaf_node", 0}, {"segment_header", 1},
+      {"catalog_base", 2}, {"epoch", 3},       {"records", 4},   {"commit", 5},
+      {"delete", 6},       {"meta", 7},        {"footer", 8},    {"trailer", 9},
+      {"pushed_step", 15}, {"push_marker", 15}};
   const format::Catalog entries = format::ExampleCatalogEntries();
   corpus->Add("records", Byte(10) + format::EncodeCatalogPage(entries).value());
   corpus->Add("records", Byte(11) + format::EncodeDecided(format::ExampleDecided()));

@@ -117,10 +117,7 @@ class PushPlan::Planner {
     std::vector<Hash128> hashes;
     scratch_.resize(chunk->logical_bytes);
     STEPWELL_RETURN_IF_ERROR(transfer::DecodePayloads(
-        *chunk, 0,
-        [this](size_t, const StoredPayload& payload) {
-          return plan_->sources_->Fetch(payload, /*part=*/0);
-        },
+        *chunk, 0, [this](size_t, const StoredPayload& payload) { return plan_->Fetch(payload); },
         [&hashes](size_t, const Hash128& hash) { hashes.push_back(hash); }, scratch_));
     if (chunk->hash.known() && hashes.back() != chunk->hash) {
       return DataLossError("its differences lead to other bytes than were saved");
@@ -197,11 +194,18 @@ Result<PushPlan> PushPlan::Make(StoreReader& store, std::shared_ptr<StepReader> 
   return plan;
 }
 
+Result<std::string> PushPlan::Fetch(const StoredPayload& payload) const {
+  Result<std::string> bytes = sources_->Fetch(payload, /*part=*/0);
+  if (bytes.ok()) return bytes;
+  return bytes.status().WithContext(
+      StrCat(files_->PathOf(payload.segment), ": offset ", payload.offset_bytes));
+}
+
 Result<std::string> PushPlan::Read(size_t object) const {
   std::string bytes;
   bytes.reserve(objects_[object].size_bytes);
   for (const StoredPayload& payload : objects_[object].payloads) {
-    const Result<std::string> fetched = sources_->Fetch(payload, /*part=*/0);
+    const Result<std::string> fetched = Fetch(payload);
     if (!fetched.ok()) return reader_->Explain(fetched.status());
     bytes += *fetched;
   }

@@ -46,6 +46,8 @@ class PushPlan {
   class Planner;
 
   PushPlan(StoreReader& store, std::shared_ptr<StepReader> reader);
+  // The payload, checked; errors name its file and offset.
+  Result<std::string> Fetch(const format::StoredPayload& payload) const;
 
   std::shared_ptr<StepReader> reader_;
   std::unique_ptr<SegmentFiles> files_;

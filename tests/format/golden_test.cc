@@ -74,6 +74,14 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeSlot(AsBytes(read("slot_tip"))), ExampleTipSlot(), "slot_tip");
 }
 
+TEST(GoldenTest, PushedRunsDecode) {
+  const PushedStep pushed = ExamplePushedStep();
+  ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step"))), pushed, "pushed_step");
+  PushedHead marker;
+  marker.objects = pushed.objects;
+  ExpectDecodes(DecodePushedHead(AsBytes(ReadGolden("push_marker"))), marker, "push_marker");
+}
+
 TEST(GoldenTest, TheCopyBehindRecordsDecodes) {
   const std::string run = ReadGolden("records_with_copy");
   const Result<FrameHeader> header = DecodeFrameHeader(AsBytes(run));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/format/support/examples.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace stepwell::format {
@@ -346,6 +347,34 @@ std::string ExampleRecordsRun() {
   return run;
 }
 
+PushedStep ExamplePushedStep() {
+  PushedStep pushed;
+  pushed.step = ExampleCommit().step;
+  pushed.step->group.reset();
+  pushed.step->extents.clear();
+  for (uint8_t i = 0; i < 2; ++i) {
+    DataObject& object = pushed.objects.emplace_back();
+    for (size_t j = 0; j < object.sha256.size(); ++j) {
+      object.sha256[j] = static_cast<uint8_t>(16 * i + 7 * j);
+    }
+    object.salt = 0x0123456789abcdef + i;
+    object.size_bytes = uint64_t{2} << 20;
+  }
+  pushed.leaves = {ExampleArray(), ExampleValue(), ExampleNode()};
+  uint64_t number = 1;
+  for (ChunkRecord& chunk : pushed.leaves[0].chunks) {
+    chunk.hash = {number, ~number};
+    EachPayload(chunk, [&number](StoredPayload& payload) { payload.segment = number % 2; });
+    number += 2;
+    for (size_t i = 0; i < chunk.bases.size(); ++i) {
+      pushed.base_hashes.push_back({number, number * number});
+      ++number;
+    }
+  }
+  std::ranges::sort(pushed.leaves, {}, &LeafRecord::key);
+  return pushed;
+}
+
 std::vector<Golden> MakeGolden() {
   const std::array<std::byte, kSlotBytes> slot = EncodeSlot(ExampleSlot());
   const std::array<std::byte, kSlotBytes> part_slot = EncodeSlot(ExamplePartSlot());
@@ -381,6 +410,8 @@ std::vector<Golden> MakeGolden() {
       {"leaf_statistics", EncodeLeafValue(ExampleStatistics()), true},
       {"commit_statistics", EncodeCommit(ExampleStatisticsCommit()), true},
       {"catalog_statistics", EncodeCatalog(ExampleStatisticsCatalog()), true},
+      {"pushed_step", EncodePushedStep(ExamplePushedStep()), true},
+      {"push_marker", EncodePushMarker(ExamplePushedStep().objects), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
       {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},
   };

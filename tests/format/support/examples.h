@@ -8,6 +8,7 @@
 
 #include "format/frame.h"
 #include "format/key.h"
+#include "format/pushed.h"
 #include "format/records.h"
 
 namespace stepwell::format {
@@ -16,6 +17,8 @@ Id128 ExampleId(uint8_t first);
 FramePlace ExamplePlace(uint64_t segment);
 ChunkRecord ExampleChunk();
 LeafRecord ExampleArray();
+// A step of a pushed run, with all kinds of leaves; its last chunk is a difference.
+PushedStep ExamplePushedStep();
 LeafRecord ExampleValue();
 LeafRecord ExampleNode();
 // The value of an NNX Variable.

@@ -105,19 +105,20 @@ def _nothing() -> None:
 
 def _read(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes | None:
     """The bytes, fewer where the object ends before; None: it is not there."""
+    size = bucket.size(key)
+    if size is None:
+        return None
     try:
-        return b"".join(bucket_bytes(bucket, key, start, stop, _nothing))
+        return b"".join(bucket_bytes(bucket, key, start, min(stop, size), _nothing))
     except Exception:
-        if bucket.size(key) is None:  # it went meanwhile
-            return None
+        if bucket.size(key) != size:  # it went, or was replaced, meanwhile
+            return _read(bucket, key, start, stop)
         raise
 
 
 def read_header(bucket: ReadableStore, key: str) -> bytes | None:
     """The beginning of a list or marker, which differs from that of any other; None: it is not
     there."""
-    if bucket.size(key) is None:
-        return None
     return _read(bucket, key, 0, _stepwell.PUSHED_HEADER_BYTES)
 
 

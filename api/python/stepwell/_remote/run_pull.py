@@ -137,8 +137,12 @@ class _Receiver:
         try:
             data = b"".join(bucket_bytes(self._bucket, key, start, stop, transfers.check))
         except Exception as error:
-            if self._bucket.size(key) is None:
+            size = self._bucket.size(key)
+            if size is None:
                 raise CorruptionError(f"{self._bucket.url}/{key} is missing") from error
+            if size < stop:
+                raise CorruptionError(f"{self._bucket.url}/{key} is damaged: it ends at {size:,} of "
+                                      f"{stop:,} bytes") from error
             raise
         with self._lock:
             self.received_bytes += len(data)

@@ -109,13 +109,15 @@ class _Push:
         self._mark(marker, [*plan.referred, *made])
         if any(run.read_header(bucket, key) != header for key, header in sources.headers.items()):
             return None
+        self._unmark({marker, *(name for name in self.markers()
+                                if _salt_of(name) in {each.salt for each in made})})
         self._send(plan, made, sources, transfers)
         data = plan.list(made)
         self._put(run.step_key(step), data)
         if self._verify and run.read_list(bucket, run.step_key(step)) != data:
             raise CorruptionError(f"{bucket.url}/{run.step_key(step)} is not what was sent")
         self._check_mark(marker)
-        self._unmark()
+        self._unmark(set())
         if step in there.steps:
             remove_unnamed(bucket)
         head = _stepwell.pushed_head(data)
@@ -209,7 +211,7 @@ class _Push:
 
     def _mark(self, name: str, objects: list[DataObject]) -> None:
         """Puts a marker that names the objects. It is known here before it is there."""
-        durable.write(self._markers_path, "\n".join([*self.markers(), name]).encode(), mode=0o600)
+        self._note([*self.markers(), name])
         self._put(run.marker_key(name), _stepwell.push_marker(objects))
 
     def _check_mark(self, name: str) -> None:
@@ -221,6 +223,14 @@ class _Push:
         raise StorageError(f"{self._bucket.url}: this push was swept while it was under way "
                            "(delete_pushed with sweep); push again")
 
-    def _unmark(self) -> None:
-        for name in self.markers():
-            self._bucket.delete(run.marker_key(name))
+    def _unmark(self, keep: set[str]) -> None:
+        """Removes this store's markers, also those of pushes that were cut off."""
+        there = self.markers()
+        for name in there:
+            if name not in keep:
+                self._bucket.delete(run.marker_key(name))
+        if keep and not keep.issuperset(there):
+            self._note([name for name in there if name in keep])
+
+    def _note(self, markers: list[str]) -> None:
+        durable.write(self._markers_path, "\n".join(markers).encode(), mode=0o600)
