@@ -147,13 +147,16 @@ Result<CommandResult> ListPushed(const LsArguments& arguments, bool json) {
 // Returns true if steps were pushed to this directory, or to directories in it.
 bool HasPushed(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr const char* kManifest = "stepwell.json";
+  const auto is_pushed = [](const fs::path& folder) {
+    std::error_code unreadable;
+    return fs::exists(folder / "stepwell.json", unreadable) ||
+           fs::exists(folder / "stepwell-run.json", unreadable);
+  };
   std::error_code error;
-  if (fs::exists(fs::path(path) / kManifest, error)) return true;
+  if (is_pushed(path)) return true;
   for (fs::directory_iterator entry(path, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    std::error_code unreadable;
-    if (fs::exists(entry->path() / kManifest, unreadable)) return true;
+    if (is_pushed(entry->path())) return true;
   }
   return false;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell rm STORE STEP...`: deletes steps, or items of them. All arguments are checked before
-// anything is deleted.
+// anything is deleted. `stepwell rm URL STEP...`: deletes steps of a pushed run.
 #include <algorithm>
 #include <set>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
+#include "api/cli/python.h"
 #include "api/cli/text.h"
 
 namespace stepwell::cli {
@@ -15,6 +16,8 @@ struct RmArguments : StoreArguments {
   std::vector<std::string> steps;
   std::vector<std::string> items;
   bool dry_run = false;
+  std::vector<std::string> options;  // for the library that opens a URL
+  bool sweep = false;
 };
 
 // Names what to remove: whole steps, or the named items of each step.
@@ -71,7 +74,26 @@ Status Remove(Store* store, const std::vector<Removal>& removals,
   return OkStatus();
 }
 
+Result<CommandResult> RemovePushed(const RmArguments& arguments, bool json) {
+  if (!arguments.items.empty() || arguments.dry_run) {
+    return InvalidArgumentError("--item and --dry-run are for stores; this is a pushed run");
+  }
+  std::vector<std::string> words = {"rm"};
+  for (const std::string& option : arguments.options) words.push_back("--option=" + option);
+  if (arguments.sweep) words.emplace_back("--sweep");
+  if (json) words.emplace_back("--json");
+  words.insert(words.end(), {"--", arguments.store});
+  words.insert(words.end(), arguments.steps.begin(), arguments.steps.end());
+  return RunPython(std::move(words));
+}
+
 Result<CommandResult> RunRm(const RmArguments& arguments, Invocation* invocation) {
+  if (arguments.store.find("://") != std::string::npos) {
+    return RemovePushed(arguments, invocation->json);
+  }
+  if (arguments.sweep || !arguments.options.empty()) {
+    return InvalidArgumentError("--sweep and --option are for pushed runs, at a URL");
+  }
   std::vector<std::string> items(arguments.items);
   std::sort(items.begin(), items.end());
   items.erase(std::unique(items.begin(), items.end()), items.end());
@@ -125,6 +147,14 @@ void AddRm(CLI::App* program, Invocation* invocation) {
       ->type_name("NAME")
       ->allow_extra_args(false);
   command->add_flag("--dry-run", arguments->dry_run, "only say what would be deleted");
+  command
+      ->add_option("--option", arguments->options,
+                   "of a pushed run: for the library that opens the URL, such as region=eu-west-1")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_flag("--sweep", arguments->sweep,
+                    "of a pushed run: also the data of pushes that were cut off; none may be under "
+                    "way");
 }
 
 }  // namespace stepwell::cli

@@ -15,7 +15,7 @@ struct TransferArguments : StoreArguments {
   std::string if_exists = "error";
   std::string work_dir;
   std::string layout = "v1";
-  std::string leaves = "numpy";
+  std::string leaves;  // "": numpy
   std::string on_unsupported = "error";
   bool unnamed_default = false;
   bool verify = false;
@@ -31,8 +31,9 @@ void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::s
 Result<CommandResult> RunPush(const TransferArguments& arguments, bool json) {
   std::vector<std::string> words = {"push"};
   AddCommon(arguments, json, &words);
-  words.insert(words.end(), {"--layout", arguments.layout, "--leaves", arguments.leaves,
-                             "--on-unsupported", arguments.on_unsupported});
+  words.insert(words.end(),
+               {"--layout", arguments.layout, "--on-unsupported", arguments.on_unsupported});
+  if (!arguments.leaves.empty()) words.insert(words.end(), {"--leaves", arguments.leaves});
   if (arguments.unnamed_default) words.emplace_back("--unnamed-default");
   if (arguments.verify) words.emplace_back("--verify");
   words.insert(words.end(), {"--", arguments.store, arguments.step, arguments.url});
@@ -89,8 +90,10 @@ void AddPush(CLI::App* program, Invocation* invocation) {
   AddShared(command, arguments);
   AddChoice(command, "--if-exists", &arguments->if_exists, "WHAT", {"error", "replace", "skip"},
             "what to do about a step that was pushed there: error, replace or skip");
-  AddChoice(command, "--layout", &arguments->layout, "v0|v1", {"v0", "v1"},
-            "of which of Orbax's interfaces; default v1");
+  AddChoice(
+      command, "--layout", &arguments->layout, "v0|v1|stepwell", {"v0", "v1", "stepwell"},
+      "of which of Orbax's interfaces, default v1; or stepwell: to a run of steps at URL, only "
+      "what its steps lack");
   AddChoice(command, "--leaves", &arguments->leaves, "TYPE", {"numpy", "jax"},
             "numpy (loads anywhere) or jax (those that were, with their shardings)");
   AddChoice(command, "--on-unsupported", &arguments->on_unsupported, "WHAT",
@@ -109,7 +112,10 @@ void AddPull(CLI::App* program, Invocation* invocation) {
          "where a step was pushed, or the place above several: the highest of them");
   AddStore(command, &arguments->store);
   AddShared(command, arguments);
-  command->add_option("--step", arguments->step, "the step that it becomes; default: as it was")
+  command
+      ->add_option("--step", arguments->step,
+                   "the step that it becomes, default: as it was; of a run: the step to "
+                   "pull, default: the highest")
       ->type_name("NUMBER");
   command->add_option("--item", arguments->items, "only this item; may be given more than once")
       ->type_name("NAME")

@@ -54,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="cat|diff|history|push|pull|ls|import|branch|branches")
+                                     metavar="cat|diff|history|push|pull|ls|rm|import|branch|"
+                                             "branches")
     show = commands.add_parser("cat", help="print arrays and values")
     show.add_argument("store", metavar="STORE")
     show.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -84,8 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     push.add_argument("store", metavar="STORE")
     push.add_argument("step", metavar="STEP", help="a number, or latest")
     push.add_argument("url", metavar="URL")
-    push.add_argument("--layout", metavar="v0|v1", choices=("v0", "v1"), default="v1")
-    push.add_argument("--leaves", metavar="TYPE", choices=("numpy", "jax"), default="numpy")
+    push.add_argument("--layout", metavar="v0|v1|stepwell", choices=("v0", "v1", "stepwell"),
+                      default="v1")
+    push.add_argument("--leaves", metavar="TYPE", choices=("numpy", "jax"))
     push.add_argument("--on-unsupported", metavar="WHAT", choices=("error", "skip", "widen"),
                       default="error")
     push.add_argument("--unnamed-default", action="store_true")
@@ -98,6 +100,10 @@ def _parser() -> argparse.ArgumentParser:
     ls = commands.add_parser("ls", help="list the steps that were pushed to an object store")
     ls.add_argument("url", metavar="URL")
     ls.add_argument("--last", metavar="N", type=int, default=0, help="0: all")
+    rm = commands.add_parser("rm", help="delete steps of a pushed run")
+    rm.add_argument("url", metavar="URL")
+    rm.add_argument("steps", metavar="STEP", nargs="+")
+    rm.add_argument("--sweep", action="store_true")
     take = commands.add_parser("import", help="save a file of another library as a step")
     take.add_argument("source", metavar="SRC")
     take.add_argument("store", metavar="STORE")
@@ -112,12 +118,12 @@ def _parser() -> argparse.ArgumentParser:
     for command in (push, pull, take):
         command.add_argument("--if-exists", metavar="WHAT", choices=("error", "replace", "skip"),
                              default="error")
-    for command in (push, pull, ls):
+    for command in (push, pull, ls, rm):
         command.add_argument("--option", metavar="KEY=VALUE", action="append", default=[],
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, over_time, push, pull, ls, take, branch, branches):
+    for command in (show, compare, over_time, push, pull, ls, rm, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -174,7 +180,8 @@ def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     with _Progress("pushing") as progress, stepwell.open(given.store, mode="r") as store:
         report = store.push(
             _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,
-            leaves=given.leaves, unnamed_default=given.unnamed_default,
+            leaves=given.leaves or (None if given.layout == "stepwell" else "numpy"),
+            unnamed_default=given.unnamed_default,
             on_unsupported=given.on_unsupported, verify=given.verify,
             storage_options=_options(given.option), work_dir=given.work_dir, progress=progress)
     text = f"pushed step {report.step} to {report.url}: {counted(report.objects, 'object')} of "
@@ -210,6 +217,20 @@ def _ls(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         sys.stderr.write(f"stepwell: no step was pushed to {given.url}\n")
         text = ""
     return {"url": given.url, "steps": [vars(each) for each in steps]}, text
+
+
+def _rm(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    options = _options(given.option)
+    there = sorted(each.step for each in stepwell.pushed_steps(given.url, storage_options=options))
+    steps = [there[-1] if _step(text) is None and there else _step(text) for text in given.steps]
+    text, objects, size = "", 0, 0
+    for step in dict.fromkeys(steps):
+        report = stepwell.delete_pushed(given.url, step, storage_options=options,
+                                        sweep=given.sweep)
+        objects, size = objects + report.objects, size + report.size_bytes
+        text += (f"deleted step {step} of {report.url}: {counted(report.objects, 'object')} of "
+                 f"{format_bytes(report.size_bytes)}\n")
+    return {"url": given.url, "steps": steps, "objects": objects, "size_bytes": size}, text
 
 
 def _import(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -251,7 +272,8 @@ def _diff(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 _COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "push": _push, "pull": _pull,
-             "ls": _ls, "import": _import, "branch": _branch, "branches": _branches}
+             "ls": _ls, "rm": _rm,
+             "import": _import, "branch": _branch, "branches": _branches}
 
 
 def _fail(message: str, code: str, status: int, given: Sequence[str], hint: str | None = None

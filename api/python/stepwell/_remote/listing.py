@@ -30,7 +30,8 @@ class PushedStep:
 def pushed_steps(place: Any, *, prefix: str = "", storage_options: Mapping[str, Any] | None = None
                  ) -> list[PushedStep]:
     """The pushed steps at and below `place`, ascending by step. A push that is under way, or was
-    cut off, is none. Lists every object below `place`, and reads one, or its beginning, for each step.
+    cut off, is none. Lists every object below `place`, and reads one for each step, or its
+    beginning.
 
     place, prefix, storage_options: as in `Store.push`.
 

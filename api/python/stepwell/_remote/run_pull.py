@@ -141,7 +141,7 @@ class _Receiver:
             if size is None:
                 raise CorruptionError(f"{self._bucket.url}/{key} is missing") from error
             if size < stop:
-                raise CorruptionError(f"{self._bucket.url}/{key} is damaged: it ends at {size:,} of "
+                raise CorruptionError(f"{self._bucket.url}/{key} is damaged: it has {size:,} of "
                                       f"{stop:,} bytes") from error
             raise
         with self._lock:

@@ -59,8 +59,8 @@ def _begins(bucket: RunStore, step: int, if_exists: str) -> bool:
         run.is_run(bucket)  # of this version
     elif there:
         raise StepExistsError(f"{bucket.url} is not a pushed run, and not empty: it has "
-                              f"{len(there)} objects, such as {min(there)!r}; push a run to a place "
-                              "of its own")
+                              f"{len(there)} objects, such as {min(there)!r}; push a run to a "
+                              "place of its own")
     else:
         bucket.put(run.MARK, run.mark())
     if run.step_key(step) in there and if_exists == "error":
