@@ -163,6 +163,22 @@ def _statistics() -> list[Row]:
             "without statistics", "one look at each element", only="stepwell"))]
 
 
+def _push() -> list[Row]:
+    group = "Push of a chain of 20 steps, to a directory"
+    rows = []
+    for kind, words, budget in (("lora", "a frozen base", "≤ 1.25"),
+                                ("rl-1e-06", "bfloat16 cast of Adam at 1e-06, differences", "")):
+        rows += [
+            Row(f"push/{kind}-sent", group, f"bytes sent, run of steps, {words}", "MB", "own",
+                "bytes of one step", "what changed", budget, only="stepwell"),
+            Row(f"push/{kind}-received", group, f"bytes received, each step pulled, {words}", "MB",
+                "own", "bytes of one step", "what changed", budget, only="stepwell"),
+            Row(f"push/{kind}-orbax", group, f"bytes sent, as Orbax checkpoints, {words}", "MB",
+                "own", "bytes of one step", "the steps", only="stepwell"),
+        ]
+    return rows
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000,
               jax_leaves: int = 1000, many_steps: int = 100_000) -> list[Row]:
@@ -204,7 +220,8 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps), *_deep(many_steps),
-        *_unchanged(), *_delta(), *_statistics(), *_history(steps),
+        *_unchanged(), *_delta(), *_statistics(), *_push(),
+        *_history(steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

@@ -72,7 +72,7 @@ struct ShardInput {
 };
 
 // One leaf to save. `record` has key, kind, value type and what describes the leaf; the store fills
-// chunk shape, codec and chunks.
+// codec and chunks, and the chunk shape unless an array that is not partial has one.
 struct LeafInput {
   format::LeafRecord record;
   // kArray: element (0, 0, …) and byte strides; null for zero-size arrays.

@@ -79,6 +79,26 @@ def test_what_was_pushed(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert "of another run/x and " in error("pull", bucket, tmp_path / "more", status=2)
 
 
+def test_a_pushed_run(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    bucket = f"file://{tmp_path}/bucket"
+    for step in (1, "latest", 2):
+        assert "pushed step" in ok("push", "--layout", "stepwell", store, step, bucket)
+    assert [each["step"] for each in document("ls", bucket)["steps"]] == [1, 2, 3]
+    assert [each["step"] for each in document("ls", tmp_path / "bucket")["steps"]] == [1, 2, 3]
+    assert "for Orbax checkpoints" in failed("push", "--layout", "stepwell", "--leaves", "jax",
+                                             store, 1, bucket, status=2)
+    assert ok("rm", bucket, 1, "latest").startswith(f"deleted step 1 of {tmp_path}/bucket: ")
+    assert document("rm", "--sweep", bucket, 2)["steps"] == [2]
+    assert "no step 2" in failed("rm", bucket, 2, status=3)
+    assert "pushed runs" in failed("rm", "--sweep", store, 2, status=2)
+    assert "this is a pushed run" in failed("rm", "--dry-run", bucket, 2, status=2)
+    ok("push", "--layout", "stepwell", store, 2, bucket)
+    ok("push", "--layout", "stepwell", store, 3, bucket)
+    ok("pull", "--step", 2, bucket, tmp_path / "other")
+    with stepwell.open(tmp_path / "other", "r") as opened:
+        assert opened.load(2)["w"].tolist() == [2.0] * 5
+
+
 def test_branches(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert ok("branches", store) == ""
     path = store / "branches/colder"
