@@ -231,6 +231,13 @@ struct StepRecord {
   uint64_t referenced_bytes = 0;       // of these: what earlier commits wrote; the rest is owned
   std::vector<SegmentExtent> extents;  // ascending by segment
   std::optional<GroupRecord> group;    // none: saved by one process alone
+
+  // Of its own frames, with the copies behind them, in whole blocks.
+  uint64_t frame_bytes() const {
+    uint64_t sum = 0;
+    for (const SegmentExtent& extent : extents) sum += extent.frame_bytes;
+    return sum;
+  }
   bool operator==(const StepRecord&) const = default;
 };
 

@@ -33,7 +33,7 @@ std::string NotKeptWarning(std::span<const KeepRule> rules, uint64_t step,
 struct KeepCandidate {
   uint64_t step = 0;
   int64_t time_ns = 0;
-  uint64_t stored_bytes = 0;
+  uint64_t stored_bytes = 0;  // payloads, and the step's own frames
   bool pinned = false;
   std::string metrics_json;       // empty: none
   bool metrics_unknown = false;   // they cannot be read: it may be the best

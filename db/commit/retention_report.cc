@@ -113,7 +113,7 @@ Result<KeepRule> RuleOf(const JsonNode& node) {
 KeepCandidate CandidateOf(const LiveStep& live) {
   return {live.record.step,
           live.age_time_ns,
-          live.record.stored_bytes,
+          live.record.stored_bytes + live.record.frame_bytes(),
           live.record.pinned,
           live.metrics_json,
           live.metrics_unknown,

@@ -68,6 +68,8 @@ def test_equality_and_hash():
     (lambda: ByteBudget("10 XB"), "not '10 XB'"),
     (lambda: ByteBudget("-1GB"), "not '-1GB'"),
     (lambda: ByteBudget(1.5), "not 1.5"),
+    (lambda: ByteBudget(True), "not True"),
+    (lambda: LatestN(True), "not True"),
     (Policy, "made of others"),
 ])
 def test_what_makes_no_sense(make, why):
@@ -85,6 +87,7 @@ class Saved:
     step: int
     time_ns: int
     nbytes: int
+    frame_bytes: int  # known once it is committed
     metrics: dict[str, Any]
     pinned: bool = False
     is_old: bool = False  # of an earlier session
@@ -118,7 +121,7 @@ def keeps(policy: Policy, steps: list[Saved], added: Saved) -> set[int]:
         case ByteBudget(nbytes=budget):
             kept, used = set(), added.nbytes
             for s in others:
-                used += s.nbytes
+                used += s.nbytes + s.frame_bytes
                 if used > budget:
                     break
                 kept.add(s.step)
@@ -134,7 +137,7 @@ def some_policies(rng: random.Random) -> list[Policy]:
         lambda: EveryN(rng.randint(1, 12)),
         lambda: BestN(rng.randint(1, 4), rng.choice(["loss", "acc"]), rng.choice(["min", "max"])),
         lambda: KeepFor(rng.choice([0, 0.01, 0.03, 0.1, 3600])),
-        lambda: ByteBudget(rng.randint(1, 40_000)),
+        lambda: ByteBudget(rng.randint(1, 80_000)),
         Pinned,
     ]
     return [make() for make in rng.sample(makers, rng.choice([1, 1, 2, 3]))]
@@ -176,11 +179,13 @@ def test_random_histories(path, seed):
         state = {"x": np.full(rng.randint(1, 3000), step, np.float32)}
         store.save(step, state, metrics=metrics or None, if_exists="replace").result()
         view = store[step]
-        now_ns = store._backend.writer.read(step).time_ns
+        record = store._backend.writer.read(step)
+        now_ns = record.time_ns
         paused += now_ns - last if reopened and last else 0
         last, reopened = now_ns, False
         walls[step] = now_ns
-        held[step] = Saved(step, now_ns - paused, view.stored_bytes, metrics)
+        held[step] = Saved(step, now_ns - paused, view.stored_bytes, record.frame_bytes,
+                           metrics)
         added, now = held[step], list(held.values())
         kept = {step} | {s.step for s in now if s.pinned}
         blind = [part for part in parts if is_blind(part, now)]

@@ -130,6 +130,19 @@ def test_reclaim_gives_the_space_of_deleted_steps_back(path):
         check_space(store)
 
 
+def test_a_budget_counts_records(path):
+    """Of a thousand leaves one changes: a step's chunk takes 2 KB, and its records half a MB."""
+    leaves = {f"leaf_{index}": np.full(512, index, np.float32) for index in range(1000)}
+    with stepwell.open(path, keep=stepwell.policy.ByteBudget("8 MB")) as store:
+        for step in range(40):
+            leaves["leaf_7"] = np.full(512, step, np.float32)
+            store.save(step, leaves).result()
+        assert 3 < len(store) < 16
+        store.reclaim()
+        space = store.stats()["space"]
+        assert space["live_bytes"] + space["overhead_bytes"] < 9e6
+
+
 def test_a_reader_keeps_the_space_that_it_reads(path, start_python):
     go = path.parent / "go"
     os.mkfifo(go)

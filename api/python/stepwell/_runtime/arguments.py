@@ -81,6 +81,8 @@ def step_number(step: SupportsIndex) -> int:
 def count_of(name: str, n: SupportsIndex) -> int:
     """Returns the argument `name` as a count of at least 1."""
     try:
+        if isinstance(n, bool):
+            raise TypeError
         count = operator.index(n)
     except TypeError:
         raise InvalidArgumentError(f"{name} takes an int, not {n!r}") from None
