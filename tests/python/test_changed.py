@@ -198,6 +198,8 @@ def test_paths(store):
     assert paths(store.changed(1, 2, "a/z")) == (["a/z"], [], [])
     with pytest.raises(stepwell.PathNotFoundError, match="step 1 has nothing at .odl."):
         store.changed(1, 2, "odl")
+    with pytest.raises(stepwell.InvalidArgumentError, match="elements must be True or False"):
+        store.changed(1, 2, elements=1)
     with pytest.raises(stepwell.InvalidArgumentError, match="a path must be"):
         store.changed(1, 2, 3)
     with pytest.raises(TypeError):

@@ -306,12 +306,14 @@ def test_imports_and_pulls_are_not_refused(path: pathlib.Path, tmp_path: pathlib
         store.save(3, BAD).result()
         store.export(3, tmp_path / "orbax")
         store.push(3, tmp_path / "pushed")
+        store.push(3, tmp_path / "many", layout="stepwell")
     np.savez(tmp_path / "step_9.npz", bad=BAD["bad"])
     with stepwell.open(tmp_path / "other", on_nonfinite="error") as store:
-        store.import_checkpoint(tmp_path / "orbax", step=3).result()
+        store.pull(tmp_path / "many")
         store.pull(tmp_path / "pushed", step=4)
+        store.import_checkpoint(tmp_path / "orbax", step=5).result()
         store.import_checkpoint(tmp_path / "step_9.npz", step=9).result()
-        assert [of(store, step, "bad").nonfinite for step in (3, 4, 9)] == [3, 3, 3]
+        assert [of(store, step, "bad").nonfinite for step in (3, 4, 5, 9)] == [3, 3, 3, 3]
 
 
 def test_arguments(path: pathlib.Path) -> None:

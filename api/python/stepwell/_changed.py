@@ -21,7 +21,7 @@ from ._runtime.gc_pause import paused
 from ._stepwell import Selection, StepTree
 from ._text import counted
 from ._views import LeafInfo, info_of, lines_of
-from .errors import PathNotFoundError
+from .errors import InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
 
@@ -118,6 +118,8 @@ def changed(self: OpenStore, a: SupportsIndex, b: SupportsIndex, path: PathLike 
     """
     check_path(path)
     numbers = step_number(a), step_number(b)
+    if not isinstance(elements, bool):
+        raise InvalidArgumentError(f"elements must be True or False, not {elements!r}")
     self._check()
     before, after = (self._source(number) for number in numbers)
     with paused():
