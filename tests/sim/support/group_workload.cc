@@ -50,6 +50,7 @@ Result<db::SaveHandle> PreparePart(db::Store* store, uint64_t step, uint64_t sav
 
 Status GroupStores::Open(StoreMachine* machine) {
   parts.clear();
+  statistics = !statistics;
   for (uint32_t part = 0; part < kParts; ++part) {
     STEPWELL_RETURN_IF_ERROR(OpenOne(machine, part));
   }
@@ -60,8 +61,9 @@ Status GroupStores::OpenOne(StoreMachine* machine, uint32_t part) {
   parts.resize(std::max<size_t>(parts.size(), part + 1));
   parts[part].reset();
   const format::Id128 id = part == 0 ? format::Id128{} : parts[0]->id();
-  STEPWELL_ASSIGN_OR_RETURN(
-      parts[part], machine->Open({.keep_latest = kGroupKeep, .group = db::StoreGroup{id, part}}));
+  STEPWELL_ASSIGN_OR_RETURN(parts[part], machine->Open({.keep_latest = kGroupKeep,
+                                                        .group = db::StoreGroup{id, part},
+                                                        .statistics = statistics}));
   return OkStatus();
 }
 

@@ -25,6 +25,7 @@ Result<db::SaveHandle> PreparePart(db::Store* store, uint64_t step, uint64_t sav
 // The stores of one process.
 struct GroupStores {
   std::vector<std::unique_ptr<db::Store>> parts;
+  bool statistics = false;  // of all parts, in every other session
 
   Status Open(StoreMachine* machine);
   Status OpenOne(StoreMachine* machine, uint32_t part);
