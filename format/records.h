@@ -162,6 +162,9 @@ struct LeafRecord {
 };
 inline constexpr size_t kInlineValueBytesMax = 1024;
 
+// Returns "item/path", for messages.
+std::string LeafName(const LeafRecord& leaf);
+
 // kFiles: a directory of files as another library wrote it: a dict from relative paths to bytes,
 // and from paths that end in "/", of empty directories, to None.
 enum class ItemKind : uint8_t { kTree = 1, kJson = 2, kFiles = 3 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "format/endian.h"
+#include "format/key.h"
 #include "format/piece.h"
 #include "format/records_internal.h"
 
@@ -412,6 +413,13 @@ Result<LeafRecord> DecodeLeafValue(std::string_view key, ConstBytes bytes) {
         internal::ReadLeaf(in, false, record);
         record->key = key;
       });
+}
+
+std::string LeafName(const LeafRecord& leaf) {
+  const Result<LeafKey> key = DecodeLeafKey(leaf.key);
+  if (!key.ok()) return "(a leaf with a damaged key)";
+  const std::string path = PathToText(key->path);
+  return path.empty() ? key->item : StrCat(key->item, "/", path);
 }
 
 }  // namespace stepwell::format

@@ -6,19 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "format/key.h"
+#include "format/records.h"
 
 namespace stepwell::db {
 namespace {
 
 constexpr size_t kNamedLeavesMax = 3;
-
-std::string NameOf(const format::LeafRecord& record) {
-  const auto key = format::DecodeLeafKey(record.key);
-  if (!key.ok()) return "(undecodable key)";
-  const std::string path = format::PathToText(key->path);
-  return path.empty() ? key->item : StrCat(key->item, "/", path);
-}
 
 }  // namespace
 
@@ -30,8 +23,8 @@ Status CheckFinite(const EngineOptions& options, const SaveJob& job) {
     const auto& statistics = leaf.input.record.statistics;
     if (!statistics || statistics->nonfinite == 0) continue;
     if (++leaves > kNamedLeavesMax) continue;
-    text += StrCat(text.empty() ? "" : ", ", NameOf(leaf.input.record), " (", statistics->nonfinite,
-                   " of ", statistics->elements, ")");
+    text += StrCat(text.empty() ? "" : ", ", LeafName(leaf.input.record), " (",
+                   statistics->nonfinite, " of ", statistics->elements, ")");
   }
   if (leaves == 0) return OkStatus();
   if (leaves > kNamedLeavesMax) text += StrCat(" and ", leaves - kNamedLeavesMax, " more leaves");

@@ -182,13 +182,6 @@ Status AddPieces(const LoadRequest& request, PieceLeaves* leaves, PieceRequests*
 
 }  // namespace
 
-std::string LeafName(const format::LeafRecord& leaf) {
-  const Result<format::LeafKey> key = format::DecodeLeafKey(leaf.key);
-  if (!key.ok()) return "(a leaf with a damaged key)";
-  const std::string path = format::PathToText(key->path);
-  return path.empty() ? key->item : StrCat(key->item, "/", path);
-}
-
 Status CheckLeaf(const format::LeafRecord& leaf) {
   const auto bad = [&](const auto&... what) {
     return DataLossError(StrCat("leaf ", LeafName(leaf), ": its record is damaged: ", what...));

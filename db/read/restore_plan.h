@@ -69,7 +69,4 @@ RestorePlan PlanReads(std::vector<PlannedChunk> chunks);
 Status CheckLeaf(const format::LeafRecord& leaf);
 Status CheckChunk(const format::LeafRecord& leaf, uint64_t chunk_index);
 
-// "item/path" for messages.
-std::string LeafName(const format::LeafRecord& leaf);
-
 }  // namespace stepwell::db

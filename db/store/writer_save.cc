@@ -27,7 +27,7 @@ constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
 // Bounds a text that goes into a frame whole. It is far below the bound of a frame.
 constexpr uint64_t kTextBytesMax = uint64_t{16} << 20;
 
-std::string LeafName(const format::LeafRecord& record) {
+std::string InputName(const format::LeafRecord& record) {
   const auto key = format::DecodeLeafKey(record.key);
   if (!key.ok()) return "(undecodable key)";
   return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
@@ -39,19 +39,19 @@ Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
                       const format::LeafRecord& record) {
   if (!std::string_view(record.key).starts_with(prefix)) {
     return InvalidArgumentError(
-        StrCat(LeafName(record), ": its key is not below item '", item.name, "'"));
+        StrCat(InputName(record), ": its key is not below item '", item.name, "'"));
   }
   if (Status status = format::CheckLeafKey(record.key); !status.ok()) {
     return InvalidArgumentError(status.message());
   }
   if (record.value_type > format::ValueType::kComplex ||
       record.container > format::ContainerKind::kObject) {
-    return InvalidArgumentError(StrCat(LeafName(record), ": unknown type of value or container"));
+    return InvalidArgumentError(StrCat(InputName(record), ": unknown type of value or container"));
   }
   const uint64_t text_bytes = record.type_name.size() + record.variable_types.size() +
                               record.prng_impl.size() + record.sharding_json.size();
   if (text_bytes > kTextBytesMax) {
-    return InvalidArgumentError(StrCat(LeafName(record), ": ", text_bytes,
+    return InvalidArgumentError(StrCat(InputName(record), ": ", text_bytes,
                                        " bytes of description; the limit is ", kTextBytesMax));
   }
   return OkStatus();
@@ -67,7 +67,7 @@ Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
   } else if (asks && leaf.payloads.empty()) {
     status = WantedChunkShape(leaf, leaf.record.shape, leaf.shard_shape).status();
   }
-  return status.ok() ? status : status.WithContext(LeafName(leaf.record));
+  return status.ok() ? status : status.WithContext(InputName(leaf.record));
 }
 
 Status CheckRequest(const SaveRequest& request) {
@@ -163,7 +163,7 @@ Status FillJob(SaveRequest request, SaveJob* job) {
   for (size_t i = 1; i < job->leaves.size(); ++i) {
     if (job->leaves[i].input.record.key == job->leaves[i - 1].input.record.key) {
       return InvalidArgumentError(
-          StrCat(LeafName(job->leaves[i].input.record), ": there are two leaves with this path"));
+          StrCat(InputName(job->leaves[i].input.record), ": there are two leaves with this path"));
     }
   }
   return OkStatus();
@@ -173,7 +173,7 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
   for (const uint32_t i : which) {
     PlannedLeaf& leaf = job->leaves[i];
     if (Status status = PlanLeaf(policy, &leaf); !status.ok()) {
-      return status.WithContext(LeafName(leaf.input.record));
+      return status.WithContext(InputName(leaf.input.record));
     }
   }
   return OkStatus();
