@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/pushed.h"
 
+#include <kj/encoding.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string_view>
@@ -8,6 +10,7 @@
 #include "format/crc32c.h"
 #include "format/endian.h"
 #include "format/hash.h"
+#include "format/key.h"
 #include "format/records_internal.h"
 #include "format/schema/pushed.capnp.h"
 
@@ -155,14 +158,12 @@ Result<PushedHead> DecodeHeadOf(const PushedHeader& header, ConstBytes bytes) {
 }  // namespace
 
 std::string DataObjectName(const DataObject& object) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string name;
-  for (const uint8_t byte : object.sha256) {
-    name += {kDigits[byte >> 4], kDigits[byte & 15]};
-  }
-  name += '-';
-  for (int shift = 60; shift >= 0; shift -= 4) name += kDigits[object.salt >> shift & 15];
-  return name;
+  const auto hex = [](const auto& bytes) {
+    const auto* const begin = reinterpret_cast<const kj::byte*>(bytes.data());
+    return kj::encodeHex(kj::arrayPtr(begin, bytes.size()));
+  };
+  const std::string salt = EncodeStep(object.salt);  // big-endian
+  return StrCat(hex(object.sha256).cStr(), "-", hex(salt).cStr());
 }
 
 std::string EncodePushMarker(std::span<const DataObject> objects) {

@@ -104,9 +104,10 @@ Status DeltaRead::Take(GroupChunk* chunk, uint32_t number, ConstBytes payload) c
   for (const std::string& bytes : chunk->differences) differences.push_back(AsBytes(bytes));
   STEPWELL_RETURN_IF_ERROR(ApplyDifferences(record, differences, chunk->logical));
   chunk->differences.clear();
-  STEPWELL_RETURN_IF_ERROR(take_(*chunk->planned, chunk->logical));
+  if (chunk->memory == nullptr) return OkStatus();
+  const Status status = take_(*chunk->planned, chunk->logical);
   chunk->memory.reset();
-  return OkStatus();
+  return status;
 }
 
 Status DeltaRead::ReadGroup(Group* group) {

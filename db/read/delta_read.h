@@ -16,7 +16,7 @@ class DeltaRead {
   // Returns memory of exactly the chunk's decoded bytes, where it is decoded; empty: there is none,
   // and it is decoded in memory of its own. What is there after an error is of no meaning.
   using PlaceOf = std::function<MutableBytes(const PlannedChunk&)>;
-  // Takes a chunk's decoded bytes, on a worker. They are in its place, if it has one.
+  // Takes the decoded bytes of a chunk without such memory, on a worker.
   using TakeLogical = std::function<Status(const PlannedChunk&, ConstBytes logical)>;
   // Called on the calling thread after each group, with its chunks and what failed in it (`chunk`
   // is an index into the group); false: read no more.

@@ -47,6 +47,13 @@ Status PlanEncodedPieces(PlannedLeaf* leaf) {
   return OkStatus();
 }
 
+// Returns true if the record says how the array is cut.
+bool HasGrid(const format::LeafRecord& record) {
+  const auto is_zero = [](uint64_t extent) { return extent == 0; };
+  return record.chunk_shape.size() == record.shape.size() &&
+         std::none_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero);
+}
+
 // Chunks that come encoded: what a reader of the log would refuse is refused here.
 Status PlanEncoded(PlannedLeaf* leaf) {
   auto& record = leaf->input.record;
@@ -57,11 +64,7 @@ Status PlanEncoded(PlannedLeaf* leaf) {
   if (codec == nullptr || codec->zarr == format::ZarrChain::kNone) {
     return InvalidArgumentError("not a codec of arrays");
   }
-  const auto is_zero = [](uint64_t extent) { return extent == 0; };
-  if (record.chunk_shape.size() != record.shape.size() ||
-      std::any_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero)) {
-    return InvalidArgumentError("its chunks have other axes than it has");
-  }
+  if (!HasGrid(record)) return InvalidArgumentError("its chunks have other axes than it has");
   const size_t item = leaf->dtype->item_bytes;
   STEPWELL_ASSIGN_OR_RETURN(const uint64_t chunk_elements,
                             format::ElementCount(record.chunk_shape, item));
@@ -123,10 +126,9 @@ Status PlanPieces(PlannedLeaf* leaf) {
 // Returns true if the caller gives the chunk shape, as for a step that keeps the grid of another
 // store, and blocks have room for such chunks.
 bool HasUsableGrid(const format::LeafRecord& record, uint64_t item_bytes) {
-  const auto is_zero = [](uint64_t extent) { return extent == 0; };
-  return record.chunk_shape.size() == record.shape.size() && !record.shape.empty() &&
-         std::none_of(record.chunk_shape.begin(), record.chunk_shape.end(), is_zero) &&
-         format::ChunkBytes(record.chunk_shape, item_bytes) <= format::kChunkBytesMax;
+  if (record.shape.empty() || !HasGrid(record)) return false;
+  const auto elements = format::ElementCount(record.chunk_shape, item_bytes);
+  return elements.ok() && *elements * item_bytes <= format::kChunkBytesMax;
 }
 
 Status PlanGrid(PlannedLeaf* leaf) {
