@@ -5,7 +5,6 @@ all that it names."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import stepwell
 from stepwell import _stepwell
 from stepwell._remote import object_store, run, run_delete, run_push
+from storm import in_a_storm
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -145,8 +145,8 @@ def interleaved(place: Place, first: Work, n: int, second: Work, m: int) -> tupl
 
 
 def all_of(objects: dict[str, bytes], first: Work, second: Work) -> Iterator[Place]:
-    """The place after one interleaving of three: those with STEPWELL_SOAK are all."""
-    stride = 1 if "STEPWELL_SOAK" in os.environ else 3
+    """Yields the place after one interleaving of three, or after each of them in a storm."""
+    stride = 1 if in_a_storm(1) > 1 else 3
     n, more_n = 1, True
     while more_n:
         m, more_m = 1 + n % stride, True

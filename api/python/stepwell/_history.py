@@ -72,9 +72,9 @@ def history(self: OpenStore, path: PathLike | None, steps: Steps = None,
     statistics: True gives the leaf's statistics instead, and reads no array: `values` is a
         structured NumPy array, one record a step, with the float64 fields `min`, `max`, `sum`,
         `norm` and `changed`, the share of changed elements, and the int64 fields `elements` and
-        `nonfinite`: `history(path, statistics=True).values["norm"]`. What is not known is NaN
-        (`LeafStatistics`). With steps=None it takes the steps that have them. Not with slice or
-        like.
+        `nonfinite`: `history(path, statistics=True).values["norm"]`. NaN stands for a number that
+        is not known (`LeafStatistics`). With steps=None it takes the steps that have statistics.
+        It excludes slice and like.
 
     With local disks it is collective.
 

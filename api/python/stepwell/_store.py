@@ -88,10 +88,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         what an earlier session gave; None leaves that. Durable when `open` returns. Mode "a" only.
     delta: True stores a chunk that changed as the lossless difference to the same chunk of the
         commit before, where that is smaller: weights of which few elements change between two
-        steps take a fraction of their bytes. A load of a step then reads at most 1.5 times its
-        bytes, and an export writes it as a whole. With codec "blosc", larger differences pay, too,
-        as those of Adam's state. The first save of a session reads the last step to compare with
-        it. Steps with and without differences are read by any session. Mode "a" only.
+        steps take a fraction of their bytes. A step then consists of at most 1.5 times its bytes.
+        A load reads all of these, and an export writes the step as a whole. With codec "blosc",
+        larger differences pay, too, such as those of Adam's state. The first save of a session
+        reads the last step to compare with it. Any session reads steps with and without
+        differences. Mode "a" only.
     statistics: True stores with each array its range, sum and norm, and how many of its elements
         are not finite or have changed (`LeafStatistics`), taken in the background while the array
         is encoded. `tree` and `history(statistics=True)` give them without reading an array. Mode

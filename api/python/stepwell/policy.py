@@ -179,11 +179,11 @@ class ByteBudget(Policy):
     """Keep the highest steps that together take at most `size` on disk.
 
     `size` is a number of bytes or a text such as "500 MB", "10GB" (powers of 1000) or "10GiB"
-    (powers of 1024). Going down from the highest step, the first that does not fit ends it. A
-    step's records count, too: half a KiB a leaf. A chunk to which several steps refer counts once,
-    with the step that wrote it or, if that one went by this rule, with the oldest that is left;
-    where `delete` or "replace" took it, it counts for none. In a store of many processes what
-    process 0 stores counts.
+    (powers of 1024). Going down from the highest step, the first that does not fit ends it. The
+    records of a step count, too: about half a KiB a leaf. A chunk to which several steps refer
+    counts once: with the step that wrote it or, if the policy has deleted that step, with the
+    oldest step that is left. If `delete` or if_exists="replace" has removed the writer, it may
+    count for no step. In a store of many processes what process 0 stores counts.
     """
 
     __slots__ = ("nbytes",)

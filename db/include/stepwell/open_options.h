@@ -34,7 +34,7 @@ struct OpenOptions {
   std::vector<KeepRule> keep{};
   CodecPolicy codec = CodecPolicy::kAuto;
   // A chunk that changed may be stored as the lossless difference to the same chunk of the commit
-  // before. Loading a step then reads at most one and a half times its bytes.
+  // before. A step then consists of at most one and a half times its bytes.
   bool delta = false;
   // Takes LeafInfo::statistics of each array while it is encoded, and stores them with the step.
   bool statistics = false;

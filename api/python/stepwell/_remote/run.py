@@ -31,7 +31,7 @@ class RunStore(ReadableStore, Protocol):
         """Replaces an object, which readers see whole: the old one or the new."""
 
     def delete(self, key: str) -> None:
-        """Does nothing where there is no such object."""
+        """Removes an object, if it exists."""
 
 
 class Listing(NamedTuple):

@@ -41,9 +41,9 @@ def delete_pushed(place: Any, step: SupportsIndex | None, *, prefix: str = "",
     sweep: also ends pushes that were cut off and never called again, whose data stays otherwise.
         No push to the run may be under way: it would fail.
 
-    Raises CheckpointNotFoundError where there is no run, StepNotFoundError, CorruptionError where
-    the list of another step is damaged (the step is deleted then, and no data; delete that one,
-    too), PermissionDeniedError and StorageError with the object and what the library said.
+    Raises CheckpointNotFoundError if `place` is not a run, StepNotFoundError, PermissionDeniedError
+    and StorageError with the object and what the library said. Raises CorruptionError if the list
+    of another step is damaged: this step is deleted then, but no data. Delete the damaged one, too.
     """
     number = None if step is None else step_number(step)
     with with_context("deleting"):
@@ -90,5 +90,6 @@ def _named_by(bucket: RunStore, key: str) -> set[str]:
     try:
         head: _stepwell.PushedHead | None = run.read_head(bucket, key)
     except (CorruptionError, FormatError) as error:
-        raise type(error)(f"{error}; nobody knows what it needs, so no data was deleted") from None
+        raise type(error)(f"{error}; it does not say what data its step needs, so no data was "
+                          "deleted") from None
     return set() if head is None else {each.name for each in head.objects}

@@ -81,7 +81,7 @@ class _Receiver:
                 raise CorruptionError(f"it is the list of step {self.head.step}")
             for name in items:
                 if name not in self.head.items:
-                    raise PathNotFoundError(f"there is no item {name!r}; there are: "
+                    raise PathNotFoundError(f"the step has no item {name!r}; it has: "
                                             f"{', '.join(self.head.items)}")
             self._plan = store._backend.writer.plan_pull(data, items)
         except (CorruptionError, FormatError, PathNotFoundError) as error:

@@ -70,8 +70,8 @@ def _begins(bucket: RunStore, step: int, if_exists: str) -> bool:
 
 
 def _salt_of(marker: str) -> int:
-    """The salt of the objects that a marker is the first to name. It is as random as the marker's
-    name, so nobody has planned to remove an object of that name."""
+    """Returns the salt of the objects that a marker is the first to name. It comes from the
+    marker's random name, so no delete can have listed an object with this salt before."""
     return int(marker[:16], 16)
 
 
@@ -125,8 +125,8 @@ class _Push:
                           len(self._sent), sum(self._sent))
 
     def _sources(self, steps: list[int]) -> _Sources:
-        """The lists of the nearest steps, and this store's own markers. A list that is damaged is
-        of no use, and is no obstacle."""
+        """Reads the lists of the nearest steps, and this store's own markers. The push passes over
+        damaged lists."""
         own = self._source.step
         lower = [step for step in steps if step < own][-1:]
         higher = [step for step in steps if step > own][:1]
@@ -215,7 +215,8 @@ class _Push:
         self._put(run.marker_key(name), _stepwell.push_marker(objects))
 
     def _check_mark(self, name: str) -> None:
-        """Where somebody removed the marker before the list was there, data may be gone."""
+        """Takes the list back if the marker was removed before the list was there: a delete may
+        have removed the data since."""
         if self._bucket.size(run.marker_key(name)) is not None:
             return
         key = run.step_key(self._source.step)
