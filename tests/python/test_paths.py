@@ -172,7 +172,7 @@ def test_views(step):
 
 def test_tree_prints_a_table(step):
     tree = step.tree(900)
-    assert tree["params/enc/kernel"] == ("array", (2, 2), np.dtype("float64"), 32)
+    assert tree["params/enc/kernel"] == ("array", (2, 2), np.dtype("float64"), 32, None)
     text = repr(tree)
     assert text.startswith("step 900: 11 leaves")
     assert "params/enc/kernel  float64[2, 2]" in text
