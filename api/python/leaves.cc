@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/numpy_api.h"
+#include "format/hash.h"
 
 namespace stepwell::python {
 namespace {
@@ -208,27 +210,46 @@ PathComponent ComponentFromPython(nb::handle component) {
 }
 
 SavedArrays::~SavedArrays() {
-  for (const auto& [key, entry] : arrays_) Py_DECREF(entry.reference);
+  for (const Entry& entry : entries_) Py_XDECREF(entry.reference);
 }
 
-void SavedArrays::Add(const std::string& key, PyObject* array, uint64_t since) {
+void SavedArrays::Reserve(size_t count) { entries_.resize(std::bit_ceil(2 * count + 1)); }
+
+size_t SavedArrays::IndexOf(const format::Hash128& key) const {
+  size_t index = key.low & (entries_.size() - 1);
+  while (entries_[index].reference != nullptr && entries_[index].key != key) {
+    index = (index + 1) & (entries_.size() - 1);
+  }
+  return index;
+}
+
+void SavedArrays::Add(const format::Hash128& key, PyObject* array, uint64_t since) {
   PyObject* reference = PyWeakref_NewRef(array, nullptr);
   if (reference == nullptr) {
     PyErr_Clear();  // then it is read again
     return;
   }
-  if (!arrays_.emplace(key, Entry{reference, since}).second) Py_DECREF(reference);
+  Entry& entry = entries_[IndexOf(key)];
+  if (entry.reference != nullptr) {  // two leaves of one key, which the engine refuses
+    Py_DECREF(reference);
+    return;
+  }
+  entry = {key, reference, since};
 }
 
-uint64_t SavedArrays::SavedSince(const std::string& key, PyObject* array) const {
-  const auto it = arrays_.find(key);
-  if (it == arrays_.end() || PyWeakref_GetObject(it->second.reference) != array) return 0;
-  return it->second.since;
+uint64_t SavedArrays::SavedSince(const format::Hash128& key, PyObject* array) const {
+  if (entries_.empty()) return 0;
+  const Entry& entry = entries_[IndexOf(key)];
+  if (entry.reference == nullptr || PyWeakref_GetObject(entry.reference) != array) return 0;
+  return entry.since;
 }
 
 std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy,
                                            const SavedArrays* before, SavedArrays* saved) {
   std::vector<db::ItemInput> inputs;
+  size_t rows = 0;
+  for (nb::handle entry : items) rows += nb::len(nb::cast<const ItemRows&>(entry).rows);
+  saved->Reserve(rows);
   for (nb::handle entry : items) {
     const auto& item = nb::cast<const ItemRows&>(entry);
     db::ItemInput& input = inputs.emplace_back();
@@ -240,9 +261,9 @@ std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_
       db::LeafInput& leaf = input.leaves.emplace_back(LeafFromRow(input.name, row, to_numpy));
       PyObject* const array = row.tag == RowTag::kJax ? row.data.ptr() : row.source.ptr();
       if (array == nullptr) continue;
-      if (before != nullptr) leaf.unchanged_since = before->SavedSince(leaf.record.key, array);
-      saved->Add(leaf.record.key, array,
-                 leaf.unchanged_since == 0 ? saved->ticket() : leaf.unchanged_since);
+      const format::Hash128 key = format::HashOf(AsBytes(leaf.record.key));
+      if (before != nullptr) leaf.unchanged_since = before->SavedSince(key, array);
+      saved->Add(key, array, leaf.unchanged_since == 0 ? saved->ticket() : leaf.unchanged_since);
     }
   }
   return inputs;

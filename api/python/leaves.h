@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "db/store.h"
@@ -61,8 +60,9 @@ struct ItemRows {
   format::ItemKind kind = format::ItemKind::kTree;
 };
 
-// The jax.Arrays of one save, by their leaves' keys. An array is immutable: one that is there again
-// is unchanged. Holds weak references. Needs the GIL.
+// The jax.Arrays of one save, by the hashes of their leaves' keys. An array is immutable: one that
+// is there again is unchanged. Holds weak references, in an open-addressing hash table, since the
+// caller waits for each leaf. Needs the GIL.
 class SavedArrays {
  public:
   explicit SavedArrays(uint64_t ticket) : ticket_(ticket) {}
@@ -71,18 +71,24 @@ class SavedArrays {
   SavedArrays& operator=(const SavedArrays&) = delete;
 
   uint64_t ticket() const { return ticket_; }  // db::SaveRequest's
+  // Call once, before `Add`, which is called for at most so many.
+  void Reserve(size_t count);
   // `since`: the ticket of the first of the saves up to this one that all had this array there.
-  void Add(const std::string& key, PyObject* array, uint64_t since);
+  void Add(const format::Hash128& key, PyObject* array, uint64_t since);
   // That ticket; 0: this save had another array there, or none.
-  uint64_t SavedSince(const std::string& key, PyObject* array) const;
+  uint64_t SavedSince(const format::Hash128& key, PyObject* array) const;
 
  private:
   struct Entry {
-    PyObject* reference = nullptr;
+    format::Hash128 key;
+    PyObject* reference = nullptr;  // null: the entry is free
     uint64_t since = 0;
   };
+  // Returns the index of the key's entry, or of the free one where it would be.
+  size_t IndexOf(const format::Hash128& key) const;
+
   const uint64_t ticket_;
-  std::unordered_map<std::string, Entry> arrays_;
+  std::vector<Entry> entries_;  // empty, or a power of two of them, at most half of them in use
 };
 
 // `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be

@@ -61,6 +61,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   base->commit = added.record.commit;
   base->ticket = job->ticket;
   base->of_session = true;
+  base->leaves.reserve(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
     if (records[i].chunks.empty()) continue;
     const PlannedLeaf& leaf = job->leaves[i];
