@@ -43,6 +43,7 @@ Reclaimer::Reclaimer(const EngineOptions* options, const format::Id128& store_id
 
 ReclaimResult Reclaimer::Run(const ReclaimRequest& request) {
   ReclaimResult result;
+  result.looked_at = request.segments;
   result.status = Pass(request, &result);
   if (!result.status.ok()) {
     for (const uint64_t id : request.segments) result.later.insert(id);

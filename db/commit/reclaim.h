@@ -96,7 +96,8 @@ struct ReclaimResult {
   std::vector<uint64_t> gone;  // removed or recycled
   std::vector<uint64_t> foreign;
   std::vector<LogWriter::Spare> spares;
-  std::set<uint64_t> later;  // dead bytes are left: pinned, or not settled
+  std::set<uint64_t> looked_at;
+  std::set<uint64_t> later;  // of those: dead bytes are left, which are pinned, or not settled
   // Segments to be emptied, and the steps (number, commit) that have something there.
   std::set<uint64_t> evacuate;
   std::map<uint64_t, uint64_t> steps_to_move;

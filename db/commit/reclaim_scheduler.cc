@@ -14,9 +14,10 @@ namespace {
 
 // Punching and moving pay only where nothing more is going to die soon: under "keep the latest N"
 // the rest of a segment follows at once, and a segment that was punched is useless as a spare. So
-// they wait until the log has gone on by this many segments since the first death.
+// they wait until the log has gone on by this many segments since the first death that no pass has
+// looked at yet.
 constexpr uint64_t kSettleSegments = 2;
-// When an earlier session saw that death, by the segment's own age.
+// When an earlier session saw that death: until it has gone on by this many since the segment.
 constexpr uint64_t kSettleAge = 8;
 // In the background less than this is not worth an operation; small segments have lower bounds.
 constexpr uint64_t kPunchGainBytes = uint64_t{256} << 10;
@@ -35,6 +36,10 @@ ReclaimScheduler::ReclaimScheduler(Engine* engine, const EngineOptions* options)
 
 void ReclaimScheduler::Begin(const format::Id128& store_id) {
   reclaimer_ = std::make_unique<Reclaimer>(options_, store_id, &stop_);
+  TakeSuspects();
+  for (const uint64_t id : suspects_) {
+    first_death_.try_emplace(id, id + kSettleAge - kSettleSegments);
+  }
   Schedule(/*again_left=*/true);
 }
 
@@ -51,9 +56,7 @@ void ReclaimScheduler::AddSuspects(const std::vector<format::SegmentExtent>& ext
 
 bool ReclaimScheduler::IsSettled(uint64_t segment) {
   const uint64_t newest = engine_->log().newest_segment();
-  const uint64_t noticed = first_death_.try_emplace(segment, newest).first->second;
-  return newest >= noticed + kSettleSegments ||
-         (segment < engine_->log().first_segment() && newest >= segment + kSettleAge);
+  return newest >= first_death_.try_emplace(segment, newest).first->second + kSettleSegments;
 }
 
 void ReclaimScheduler::PinReleased() {
@@ -100,8 +103,17 @@ void ReclaimScheduler::StartPass(bool thorough) {
   const uint64_t guard = engine_->log().GuardSegment();
   ReclaimRequest request = engine_->log().NewReclaimRequest();
   const std::set<uint64_t> busy = engine_->BusySegments();
+  const int64_t now = options_->environment.clock->MonotonicNanos();
+  // A pass would leave them, too, and it asks for all that lives there: thousands of steps, where
+  // they are small, at each commit that retires one.
+  const bool leaves_unsettled = !thorough && now - last_pass_ns_ < kRetryNanos;
+  std::set<uint64_t> unsettled;
   const auto add = [&](uint64_t id) {
     if (busy.contains(id)) return;
+    if (leaves_unsettled && !IsSettled(id) && options_->live->HasLive(id)) {
+      unsettled.insert(id);
+      return;
+    }
     request.segments.insert(id);
     if (thorough || IsSettled(id)) request.settled.insert(id);
   };
@@ -113,6 +125,8 @@ void ReclaimScheduler::StartPass(bool thorough) {
       if (all.contains(*it)) add(*it);
     }
   }
+  for (const uint64_t id : unsettled) suspects_.erase(id);
+  left_.merge(unsettled);
   if (request.segments.empty() && request.unwanted_spares.empty() && !thorough) return;
   for (const uint64_t id : request.segments) {
     STEPWELL_DCHECK(id < guard && !busy.contains(id), "reclaim takes a segment that is needed");
@@ -123,7 +137,7 @@ void ReclaimScheduler::StartPass(bool thorough) {
   request.punch_gain_min = thorough ? 1 : std::min(kPunchGainBytes, small);
   request.evacuate_gain_min =
       thorough ? std::min(kMoveGainBytesMin, small) : std::min(kMoveGainBytes, 2 * small);
-  last_pass_ns_ = options_->environment.clock->MonotonicNanos();
+  last_pass_ns_ = now;
   pass_running_ = true;
   options_->environment.reclaim_worker->Run([this, request = std::move(request)] {
     const TraceSpan span(options_->instruments->trace.get(), Trace::Lane::kReclaim, "reclaim");
@@ -165,6 +179,9 @@ void ReclaimScheduler::PassDone(ReclaimResult result) {
     engine_->log().SegmentGone(id);
     Log(options_->log, LogLevel::kWarning,
         StrCat(options_->files->PathOf(id), " is not of this store; it is left alone"));
+  }
+  for (const uint64_t id : result.looked_at) {
+    if (!result.later.contains(id)) first_death_.erase(id);
   }
   options_->instruments->segments_recycled += result.spares.size();
   for (auto& spare : result.spares) engine_->log().AddSpare(std::move(spare));

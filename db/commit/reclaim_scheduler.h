@@ -77,7 +77,8 @@ class ReclaimScheduler {
   // Segments in which something died: not looked at since, or looked at and left.
   std::set<uint64_t> suspects_;
   std::set<uint64_t> left_;
-  std::map<uint64_t, uint64_t> first_death_;  // of those: the newest segment when it was noticed
+  // Of those: the newest segment when the first thing died there that no pass has looked at.
+  std::map<uint64_t, uint64_t> first_death_;
   bool pass_running_ = false;
   bool pass_again_ = false;
   bool guard_moved_ = false;  // recovery needs less than when the last pass began

@@ -353,6 +353,12 @@ uint64_t LiveSteps::StoredBytesFrom(uint64_t first) const {
   return bytes;
 }
 
+bool LiveSteps::HasLive(uint64_t segment) const {
+  const io::MutexLock lock(&mutex_);
+  const auto it = residents_.find(segment);
+  return it != residents_.end() && !(it->second.steps.empty() && it->second.referrers.empty());
+}
+
 bool LiveSteps::HasReferrer(uint64_t segment, const format::Hash128& places) const {
   const io::MutexLock lock(&mutex_);
   const auto it = residents_.find(segment);

@@ -121,6 +121,8 @@ class LiveSteps {
   // Returns the uses as of one instant. Other processes may come to read what was live at commit
   // `published` or later. `others` are their pins, read before this call, under RECLAIM.
   Use UseOf(const std::set<uint64_t>& segments, const ReaderPins& others, uint64_t published);
+  // Returns true if a live step has something in the segment.
+  bool HasLive(uint64_t segment) const;
   // Returns true if a step that owns nothing in the segment refers to exactly these payloads there.
   bool HasReferrer(uint64_t segment, const format::Hash128& places) const;
   // Payload bytes of live and undecided steps in segments from `first` on. What several refer
