@@ -123,7 +123,8 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
         run, see above.
     leaves, unnamed_default, on_unsupported: as in `export`; not for a run, which has the step as it
         was saved.
-    verify: reads every object back before the list is written.
+    verify: reads every object back before the list is written; of a run also those that the step
+        shares with others, and sends anew what is damaged.
     work_dir: where to put a compact copy of the step meanwhile; None: beside the store. It takes no
         space where the file system shares blocks (XFS, btrfs). Of a push to a run only a note.
     progress: called with bytes done and all bytes, from several threads, one at a time. True: a bar

@@ -22,6 +22,7 @@ _MARK_BYTES_MAX = 1 << 16
 _STEP = re.compile(r"steps/([0-9]{20})")
 _DATA = re.compile(r"data/([0-9a-f]{64}-[0-9a-f]{16})")
 _MARKER = re.compile(r"pushing/([0-9a-f]{32})")
+_STEP_MAX = 2**63 - 1
 
 
 class RunStore(ReadableStore, Protocol):
@@ -54,10 +55,14 @@ def marker_key(name: str) -> str:
     return f"pushing/{name}"
 
 
+def is_marker(name: str) -> bool:
+    return _MARKER.fullmatch(marker_key(name)) is not None
+
+
 def listing_of(keys: Iterable[tuple[str, int]]) -> Listing:
     steps, data, markers = [], {}, []
     for key, size in keys:
-        if match := _STEP.fullmatch(key):
+        if (match := _STEP.fullmatch(key)) and int(match[1]) <= _STEP_MAX:
             steps.append(int(match[1]))
         elif match := _DATA.fullmatch(key):
             data[match[1]] = size

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 from .._runtime import durable
 from ..errors import CheckpointNotFoundError, StorageError
 from .directory_store import DirectoryStore
+
+_LEFT = re.compile(r"\.stepwell-[0-9a-f]{16}(\.stepwell-tmp|\.removed\.orbax-checkpoint-tmp)")
 
 
 class RunDirectory(DirectoryStore):
@@ -28,6 +31,14 @@ class RunDirectory(DirectoryStore):
                 raise StorageError(f"{above} is a symbolic link, which is not followed below a "
                                    "pushed run")
         return os.path.join(self.url, key)
+
+    def list(self) -> dict[str, int]:
+        """Without what is being written or removed; of that, what killed processes left goes."""
+        found = super().list()
+        left = {key for key in found if _LEFT.fullmatch(os.path.basename(key))}
+        for above in {os.path.dirname(self._path(key)) for key in left}:
+            durable.sweep(above)
+        return {key: size for key, size in found.items() if key not in left}
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)

@@ -44,12 +44,12 @@ def push_to_run(store: OpenStore, source: Source, place: ObjectStore | Directory
                 report = push.attempt()
                 if report is not None:
                     return report
+            raise StorageError(f"{bucket.url}: steps that this one refers to were deleted "
+                               f"{_ATTEMPTS} times while it was pushed; push again")
         except BaseException:
             if not push.markers():  # nothing of it is there, so there is nothing to note
                 durable.remove_tree(folder)
             raise
-    raise StorageError(f"{bucket.url}: steps that this one refers to were deleted {_ATTEMPTS} "
-                       "times while it was pushed; push again")
 
 
 def _begins(bucket: RunStore, step: int, if_exists: str) -> bool:
@@ -102,7 +102,7 @@ class _Push:
         step, bucket = self._source.step, self._bucket
         there = run.listing(bucket)
         sources = self._sources(there.steps)
-        plan = self._core.plan_push(self._source.reader, sources.lists)
+        plan = self._plan(sources, there.data)
         transfers = Transfers(2 * sum(plan.sizes), self._progress)
         marker = secrets.token_hex(16)
         made = self._name(plan, sources, _salt_of(marker), transfers)
@@ -152,6 +152,33 @@ class _Push:
                 sources.sent |= {(each.sha256, each.size_bytes): each for each in head.objects
                                  if each.salt == _salt_of(name)}
         return sources
+
+    def _plan(self, sources: _Sources, sizes: dict[str, int]) -> _stepwell.PushPlan:
+        """Refers to nothing that the place has lost: nothing is taken from a list that names it.
+        `sizes`: of the data there, by name."""
+        while True:
+            plan = self._core.plan_push(self._source.reader, sources.lists)
+            lost = self._lost(plan.referred, sizes)
+            if not lost:
+                return plan
+            sources.lists = [data for data in sources.lists if lost.isdisjoint(
+                each.name for each in _stepwell.pushed_head(data).objects)]
+
+    def _lost(self, objects: list[DataObject], sizes: dict[str, int]) -> set[str]:
+        """Names of the objects that are not there, are cut short, or, with `verify`, damaged."""
+        by_name = {each.name: each for each in objects}
+        lost: set[str] = set()
+        transfers = Transfers(0, None)
+
+        def look(name: str) -> None:
+            transfers.check()
+            # What another push has put since the listing is asked for.
+            if (self._verify or sizes.get(name) != by_name[name].size_bytes) and not (
+                    self._is_there(by_name[name], transfers.check)):
+                lost.add(name)
+
+        transfers.run(look, by_name)
+        return lost
 
     def _name(self, plan: _stepwell.PushPlan, sources: _Sources, salt: int, transfers: Transfers
               ) -> list[DataObject]:
@@ -205,7 +232,7 @@ class _Push:
         """Those that this store put there and has not removed yet, as far as it knows."""
         try:
             with open(self._markers_path, encoding="ascii") as file:
-                return [line for line in file.read().split("\n") if len(line) == 32]
+                return [line for line in file.read().split("\n") if run.is_marker(line)]
         except (FileNotFoundError, UnicodeDecodeError):
             return []
 
