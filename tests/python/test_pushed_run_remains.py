@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pushed runs that lost objects, or that have what killed processes and others left there; notes of
-pushes that are damaged."""
+pushes that are damaged; and messages, which have no secrets."""
 
 from __future__ import annotations
 
@@ -138,3 +138,40 @@ def test_what_killed_processes_left_in_a_directory_goes(saved: stepwell.Store, t
             leave(run / folder)
         each()
         assert not left()
+
+
+def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "work")
+    mkdir, lstat = os.mkdir, os.lstat
+
+    def late(*arguments: Any) -> None:
+        mkdir(*arguments)
+        mkdir(*arguments)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    with transfer.claimed(path, False):
+        with pytest.raises(stepwell.LockedError), transfer.claimed(path, False):
+            pass
+    monkeypatch.undo()
+
+    def gone(name: str) -> os.stat_result:
+        os.rmdir(name)
+        return lstat(name)
+
+    monkeypatch.setattr(os, "lstat", gone)
+    with pytest.raises(stepwell.LockedError), transfer.claimed(path, False):
+        pass
+
+
+@pytest.mark.parametrize(("url", "shown"), [
+    ("http://me:SEKRET@127.0.0.1:9/run", "http://me:***@127.0.0.1:9/run"),
+    ("http://127.0.0.1:9/run?sv=1&sig=SEKRET%2B&se=2", "http://127.0.0.1:9/run?sv=1&sig=***&se=2"),
+    ("http://127.0.0.1:9/run?X-Amz-Signature=SEKRET", "127.0.0.1:9/run?X-Amz-Signature=***"),
+    ("nowhere://me:SEKRET@host/run", "nowhere://me:***@host/run")])
+@pytest.mark.parametrize("layout", ["v1", "stepwell"])
+def test_messages_have_no_secrets(saved: stepwell.Store, url: str, shown: str, layout: Any) -> None:
+    options = {} if url.startswith("nowhere") else {
+        "client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    with pytest.raises(stepwell.Error) as raised:
+        saved.push(1, url, layout=layout, storage_options=options)
+    assert shown in str(raised.value) and "SEKRET" not in str(raised.value)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..errors import Error, InvalidArgumentError
 from .directory_store import DirectoryStore
+from .transfer import without_secrets
 
 # A larger object is uploaded in parts of so many bytes, so many at a time. The libraries give no
 # name for an upload that was cut off, so its parts are lost: an object starts anew.
@@ -28,7 +29,7 @@ class ReadableStore(Protocol):
     """Objects by key below one place, to read. Every call may come from several threads at once and
     raises what its library raises."""
 
-    url: str  # for messages
+    url: str  # for messages: without passwords
 
     def size(self, key: str) -> int | None:
         """In bytes; None: there is no such object."""
@@ -162,7 +163,7 @@ def local_path(place: Any) -> str | None:
 def _of_url(url: str, prefix: str, options: Mapping[str, Any]) -> ObjectStore | DirectoryStore:
     scheme = url.partition("://")[0]
     local = local_path(url)
-    shown = "/".join([url.rstrip("/"), prefix.strip("/")]).rstrip("/")
+    shown = "/".join([without_secrets(url).rstrip("/"), prefix.strip("/")]).rstrip("/")
     if local is not None:
         if options:
             raise InvalidArgumentError(f"{local} is a directory; storage_options are for URLs of "
@@ -179,7 +180,7 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any]) -> ObjectStore | 
     except (ImportError, ValueError) as error:
         if scheme in _OBSTORE_SCHEMES:
             raise _no_library(shown) from error
-        raise Error(f"{shown}: {error}") from error
+        raise Error(f"{shown}: {without_secrets(str(error))}") from error
     path = f"{root.rstrip('/')}/{prefix.strip('/')}".rstrip("/")
     return FileSystemStore(file_system, path, shown)
 
@@ -198,7 +199,7 @@ def open_object_store(place: Any, prefix: str, options: Mapping[str, Any] | None
             raise InvalidArgumentError("prefix says where in the file system")
         return FileSystemStore(place, prefix, f"{type(place).__name__}:{prefix}")
     if type(place).__module__.split(".")[0] in ("obstore", "_obstore"):
-        return Obstore(place, prefix, f"{place!r}/{prefix}".rstrip("/"))
+        return Obstore(place, prefix, without_secrets(f"{place!r}/{prefix}").rstrip("/"))
     if isinstance(place, ObjectStore):
         if prefix:
             raise InvalidArgumentError("an object store of your own has its prefix already")

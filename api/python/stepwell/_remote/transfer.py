@@ -20,6 +20,10 @@ from ..errors import (Error, InvalidArgumentError, LockedError, NoSpaceError,
                       PermissionDeniedError, StorageError)
 
 _WORKERS = 16
+# Passwords of URLs, and what signs or opens them, as Azure's and presigned ones have it.
+_SECRETS = re.compile(r"(?P<user>://[^/?#\s:@]*:)[^/?#\s@]+(?=@)|"
+                      r"(?P<name>[?&][^=&\s]*(?:sig|token|key|secret|password|credential)[^=&\s]*=)"
+                      r"[^&\s]+", re.IGNORECASE)
 _REFUSALS = ("UnauthenticatedError", "PermissionDeniedError")
 LOCK_NAME = "lock"  # in a directory of `claimed`
 
@@ -69,7 +73,7 @@ def with_context(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         name = type(error).__name__
-        said = _in_one_line(str(error))
+        said = without_secrets(_in_one_line(str(error)))
         text = f"{what}: {name}: {said}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise NoSpaceError(text) from error
@@ -84,6 +88,11 @@ def with_context(what: str) -> Iterator[None]:
         elif not isinstance(error, OSError):
             text += "; are the address and the region right? The same call again goes on"
         raise StorageError(text) from error
+
+
+def without_secrets(text: str) -> str:
+    """For messages: what is secret of the URLs in a text is *** there."""
+    return _SECRETS.sub(lambda match: f"{match['user'] or match['name']}***", text)
 
 
 def _in_one_line(message: str) -> str:
@@ -116,12 +125,14 @@ def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
     """A directory that is ours alone while this runs; what a process that died left is in it."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not os.path.lexists(path):
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         if os.path.islink(path) or os.lstat(path).st_uid != os.getuid():
             raise PermissionError(errno.EPERM, "it is there, and not ours")
         lock = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
                        | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise LockedError(f"{path} was in use a moment ago: the same has just ended") from None
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}; work_dir says where else to put what is on "
                            "its way") from error
