@@ -14,6 +14,7 @@ import obstore.store
 import pytest
 import stepwell
 from stepwell._remote import object_store, transfer
+from s3_server import serving
 from transfers import other
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -161,6 +162,36 @@ def test_two_that_begin_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "lstat", gone)
     with pytest.raises(stepwell.LockedError), transfer.claimed(path, False):
         pass
+
+
+def test_a_push_that_is_swept_keeps_the_step_that_it_was_to_replace(
+        saved: stepwell.Store, other: stepwell.Store, place: Any, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    saved.push(1, place, layout="stepwell")
+    put = place.put
+
+    def swept(key: str, data: bytes) -> None:
+        put(key, data)
+        if key.startswith("data/"):
+            stepwell.delete_pushed(place, None, sweep=True)
+
+    monkeypatch.setattr(place, "put", swept)
+    with stepwell.open(tmp_path / "twin") as twin:
+        twin.save(1, state(9)).result()
+        with pytest.raises(stepwell.StorageError, match="was swept"):
+            twin.push(1, place, layout="stepwell", if_exists="replace")
+    pulled(other, place, 1)
+
+
+@pytest.mark.parametrize("layout", ["v1", "stepwell"])
+def test_options_of_the_client(saved: stepwell.Store, other: stepwell.Store, layout: Any) -> None:
+    with serving() as served:
+        options = {"endpoint": served.url, "region": "x", "access_key_id": "x",
+                   "secret_access_key": "x", "allow_http": "true", "timeout": "60s",
+                   "client_options": {"user_agent": "a test"}}
+        saved.push(1, "s3://bucket/run", layout=layout, storage_options=options)
+        other.pull("s3://bucket/run", storage_options=options)
+    assert other.load(1)["base"].tobytes() == state(1)["base"].tobytes()
 
 
 @pytest.mark.parametrize(("url", "shown"), [

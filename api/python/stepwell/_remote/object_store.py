@@ -24,6 +24,14 @@ PARTS_IN_FLIGHT = 4
 _OBSTORE_SCHEMES = {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https",
                     "file"}
 
+# Options of obstore's HTTP client, which it wants apart from those of the store: it panics over
+# them there. On a command line they are options as all others.
+_CLIENT_OPTIONS = {
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
+    "default_headers", "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
+    "proxy_ca_certificate", "proxy_excludes", "proxy_url", "timeout", "user_agent"}
+
 
 class ReadableStore(Protocol):
     """Objects by key below one place, to read. Every call may come from several threads at once and
@@ -160,6 +168,14 @@ def local_path(place: Any) -> str | None:
     return None if "://" in url else os.path.abspath(url)
 
 
+def _for_obstore(options: Mapping[str, Any]) -> dict[str, Any]:
+    client = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
+    others = {key: value for key, value in options.items() if key not in client}
+    if client:
+        others["client_options"] = {**client, **others.get("client_options", {})}
+    return others
+
+
 def _of_url(url: str, prefix: str, options: Mapping[str, Any]) -> ObjectStore | DirectoryStore:
     scheme = url.partition("://")[0]
     local = local_path(url)
@@ -171,7 +187,7 @@ def _of_url(url: str, prefix: str, options: Mapping[str, Any]) -> ObjectStore | 
         return DirectoryStore(os.path.join(local, prefix.strip("/")).rstrip("/"))
     obstore = _library("obstore.store")
     if obstore is not None and scheme in _OBSTORE_SCHEMES:
-        return Obstore(obstore.from_url(url, **options), prefix, shown)
+        return Obstore(obstore.from_url(url, **_for_obstore(options)), prefix, shown)
     fsspec = _library("fsspec")
     if fsspec is None:
         raise _no_library(shown)

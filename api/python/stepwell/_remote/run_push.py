@@ -113,6 +113,8 @@ class _Push:
                                 if _salt_of(name) in {each.salt for each in made})})
         self._send(plan, made, sources, transfers)
         data = plan.list(made)
+        if bucket.size(run.marker_key(marker)) is None:
+            raise self._swept()  # a step that this one was to replace stays
         self._put(run.step_key(step), data)
         if self._verify and run.read_list(bucket, run.step_key(step)) != data:
             raise CorruptionError(f"{bucket.url}/{run.step_key(step)} is not what was sent")
@@ -248,8 +250,11 @@ class _Push:
             return
         key = run.step_key(self._source.step)
         self._bucket.delete(key)
-        raise StorageError(f"{self._bucket.url}: this push was swept while it was under way "
-                           "(delete_pushed with sweep); push again")
+        raise self._swept()
+
+    def _swept(self) -> StorageError:
+        return StorageError(f"{self._bucket.url}: this push was swept while it was under way "
+                            "(delete_pushed with sweep); push again")
 
     def _unmark(self, keep: set[str]) -> None:
         """Removes this store's markers, also those of pushes that were cut off."""
