@@ -51,17 +51,17 @@ void WarnIfStale(const EngineOptions& options, const SaveJob& job) {
   };
   std::vector<Noticed> items(job.items.size());
   for (const PlannedLeaf& leaf : job.leaves) {
-    if (leaf.base == nullptr || leaf.base->changed_saves < kStaleAfterSaves) continue;
     Noticed& item = items[leaf.item];
-    ++item.leaves;
-    item.changed = item.changed || leaf.changed;
+    const bool is_new = leaf.base == nullptr && leaf.grid.known();
+    item.changed = item.changed || leaf.changed || is_new;
+    if (leaf.base != nullptr && leaf.base->changed_saves >= kStaleAfterSaves) ++item.leaves;
   }
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].leaves == 0 || items[i].changed) continue;
     Log(options.log, LogLevel::kWarning,
-        StrCat(options.store_path, ": step ", job.step, ": item '", job.items[i].name,
-               "' is bit for bit that of step ", job.base->step(), ", also in the ",
-               items[i].leaves, " leaves that have changed in each of the last ",
+        StrCat(options.store_path, ": step ", job.step, ": no array of item '", job.items[i].name,
+               "' has changed since step ", job.base->step(), ", although ", items[i].leaves,
+               items[i].leaves == 1 ? " has" : " have", " changed in each of the last ",
                int{kStaleAfterSaves}, " saves; was an old state saved?"));
   }
 }

@@ -20,8 +20,8 @@ Status CheckFinite(const EngineOptions& options, const SaveJob& job);
 // Returns BaseLeaf::changed_saves after this save.
 uint8_t ChangedSaves(const PlannedLeaf& leaf);
 
-// Warns of items of which no leaf changed that had changed in every save lately. Once: each of
-// these leaves is noticed again only after as many saves that change it.
+// Warns of items of which no leaf changed, although some had changed in every save lately. Once:
+// each of these leaves is noticed again only after as many saves that change it.
 void WarnIfStale(const EngineOptions& options, const SaveJob& job);
 
 }  // namespace stepwell::db
