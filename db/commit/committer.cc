@@ -113,8 +113,10 @@ void Committer::FailReadyHeads() {
 void Committer::Drop(SaveJob* job, const Status& status) {
   std::vector<format::SegmentExtent> lost;
   for (const auto& [id, extent] : job->extents) lost.push_back(extent);
-  reclaim_->AddSuspects(lost);
-  if (!lost.empty()) log_->NoteFailedWrites();
+  if (!lost.empty()) {
+    reclaim_->SaveFailed(lost);
+    log_->NoteFailedWrites();
+  }
   job->ReleaseHolds();
   job->state->Finish(status);
 }

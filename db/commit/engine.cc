@@ -116,6 +116,7 @@ void Engine::Pump() {
   if (Status status = log_.SealIdle(/*all=*/false); !status.ok()) {
     options_.freeze->Trip(status);
   }
+  reclaim_.AfterFailedSaves();
 }
 
 // After a panic: completions do nothing but leave the disk, what is queued is not begun.

@@ -54,6 +54,25 @@ void ReclaimScheduler::AddSuspects(const std::vector<format::SegmentExtent>& ext
   }
 }
 
+void ReclaimScheduler::SaveFailed(const std::vector<format::SegmentExtent>& extents) {
+  AddSuspects(extents);
+  save_failed_ = true;
+}
+
+void ReclaimScheduler::AfterFailedSaves() {
+  if (!save_failed_ || engine_->CommitInFlight()) return;
+  save_failed_ = false;
+  if (options_->freeze->frozen() || !engine_->MayErase().ok()) return;
+  TakeSuspects();
+  const uint64_t guard = engine_->log().GuardSegment();
+  if (suspects_.lower_bound(guard) == suspects_.end()) return;
+  if (Status status = engine_->RollSegments(guard); !status.ok()) {
+    options_->freeze->Trip(status);
+    return;
+  }
+  Schedule(/*again_left=*/false);
+}
+
 bool ReclaimScheduler::IsSettled(uint64_t segment) {
   const uint64_t newest = engine_->log().newest_segment();
   return newest >= first_death_.try_emplace(segment, newest).first->second + kSettleSegments;

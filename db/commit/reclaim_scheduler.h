@@ -33,6 +33,11 @@ class ReclaimScheduler {
   void Begin(const format::Id128& store_id);
   // Something ended that lies there, as LiveSteps knows already.
   void AddSuspects(const std::vector<format::SegmentExtent>& extents);
+  // A save failed that had written there.
+  void SaveFailed(const std::vector<format::SegmentExtent>& extents);
+  // Where saves failed, and what they wrote lies above the guard: nothing but a commit would move
+  // it, and none may ever come. So two segments are begun.
+  void AfterFailedSaves();
   // A full disk may have room again.
   void RoomMayHaveCome() { space_asked_ = false; }
   // Cheap when nothing died: looks at suspects only. With `again_left`, at what earlier passes
@@ -82,6 +87,7 @@ class ReclaimScheduler {
   bool pass_running_ = false;
   bool pass_again_ = false;
   bool guard_moved_ = false;  // recovery needs less than when the last pass began
+  bool save_failed_ = false;  // since AfterFailedSaves looked last
   bool space_asked_ = false;  // by a full disk, since something was placed, or died, last
   int64_t last_pass_ns_ = 0;
   std::vector<std::function<void(const Status&)>> waiters_;

@@ -303,6 +303,23 @@ TEST_F(NonfiniteTest, AnErrorCommitsNothing) {
   EXPECT_EQ(Of(store.get(), 4, "w").nonfinite, 1U);
 }
 
+// No commit makes room for what they wrote, and none may come for long.
+TEST_F(NonfiniteTest, SavesThatAreRefusedDoNotFillTheDisk) {
+  const auto store = OpenWith(OnNonfinite::kError);
+  std::vector<float> values(60'000);
+  for (uint64_t step = 1; step <= 200; ++step) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(step * values.size() + i));
+    }
+    values[7] = nan_;
+    EXPECT_EQ(SaveArrays(store.get(), RequestOf(step, {{"w", values}})).code(),
+              StatusCode::kInvalidArgument);
+  }
+  EXPECT_LT(DiskUse(path_), 24U << 20) << "of 46 MiB that were written";
+  values[7] = 0;
+  ASSERT_OK(SaveArrays(store.get(), RequestOf(300, {{"w", values}})));
+}
+
 // The count is the base's where the array is not read.
 TEST_F(NonfiniteTest, AnArrayThatIsNotReadCountsToo) {
   const auto store = OpenWith(OnNonfinite::kError);
