@@ -66,10 +66,7 @@ void ReclaimScheduler::AfterFailedSaves() {
   TakeSuspects();
   const uint64_t guard = engine_->log().GuardSegment();
   if (suspects_.lower_bound(guard) == suspects_.end()) return;
-  if (Status status = engine_->RollSegments(guard); !status.ok()) {
-    options_->freeze->Trip(status);
-    return;
-  }
+  engine_->RollSegments(guard).IgnoreError("the next save that fails tries again");
   Schedule(/*again_left=*/false);
 }
 
