@@ -110,7 +110,7 @@ class LogEnd {
   // The lowest segment that recovery may need.
   uint64_t GuardSegment();
   const std::map<uint64_t, format::SegmentEntry>& segments() const { return segments_; }
-  uint64_t newest_segment() const;                             // 0: none yet
+  uint64_t newest_segment() const;  // 0: none yet
   void SegmentGone(uint64_t segment);
   void AddSpare(LogWriter::Spare spare) { log_->AddSpare(std::move(spare)); }
   // Without segments and gains.
