@@ -4,7 +4,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include <bit>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -210,17 +209,7 @@ PathComponent ComponentFromPython(nb::handle component) {
 }
 
 SavedArrays::~SavedArrays() {
-  for (const Entry& entry : entries_) Py_XDECREF(entry.reference);
-}
-
-void SavedArrays::Reserve(size_t count) { entries_.resize(std::bit_ceil(2 * count + 1)); }
-
-size_t SavedArrays::IndexOf(const format::Hash128& key) const {
-  size_t index = key.low & (entries_.size() - 1);
-  while (entries_[index].reference != nullptr && entries_[index].key != key) {
-    index = (index + 1) & (entries_.size() - 1);
-  }
-  return index;
+  for (const auto& [key, entry] : arrays_) Py_DECREF(entry.reference);
 }
 
 void SavedArrays::Add(const format::Hash128& key, PyObject* array, uint64_t since) {
@@ -229,27 +218,18 @@ void SavedArrays::Add(const format::Hash128& key, PyObject* array, uint64_t sinc
     PyErr_Clear();  // then it is read again
     return;
   }
-  Entry& entry = entries_[IndexOf(key)];
-  if (entry.reference != nullptr) {  // two leaves of one key, which the engine refuses
-    Py_DECREF(reference);
-    return;
-  }
-  entry = {key, reference, since};
+  if (!arrays_.try_emplace(key, Entry{reference, since}).second) Py_DECREF(reference);
 }
 
 uint64_t SavedArrays::SavedSince(const format::Hash128& key, PyObject* array) const {
-  if (entries_.empty()) return 0;
-  const Entry& entry = entries_[IndexOf(key)];
-  if (entry.reference == nullptr || PyWeakref_GetObject(entry.reference) != array) return 0;
-  return entry.since;
+  const auto it = arrays_.find(key);
+  if (it == arrays_.end() || PyWeakref_GetObject(it->second.reference) != array) return 0;
+  return it->second.since;
 }
 
 std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy,
                                            const SavedArrays* before, SavedArrays* saved) {
   std::vector<db::ItemInput> inputs;
-  size_t rows = 0;
-  for (nb::handle entry : items) rows += nb::len(nb::cast<const ItemRows&>(entry).rows);
-  saved->Reserve(rows);
   for (nb::handle entry : items) {
     const auto& item = nb::cast<const ItemRows&>(entry);
     db::ItemInput& input = inputs.emplace_back();

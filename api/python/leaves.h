@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "db/store.h"
@@ -61,8 +63,7 @@ struct ItemRows {
 };
 
 // The jax.Arrays of one save, by the hashes of their leaves' keys. An array is immutable: one that
-// is there again is unchanged. Holds weak references, in an open-addressing hash table, since the
-// caller waits for each leaf. Needs the GIL.
+// is there again is unchanged. Holds weak references. Needs the GIL.
 class SavedArrays {
  public:
   explicit SavedArrays(uint64_t ticket) : ticket_(ticket) {}
@@ -71,8 +72,6 @@ class SavedArrays {
   SavedArrays& operator=(const SavedArrays&) = delete;
 
   uint64_t ticket() const { return ticket_; }  // db::SaveRequest's
-  // Call once, before `Add`, which is called for at most so many.
-  void Reserve(size_t count);
   // `since`: the ticket of the first of the saves up to this one that all had this array there.
   void Add(const format::Hash128& key, PyObject* array, uint64_t since);
   // That ticket; 0: this save had another array there, or none.
@@ -80,15 +79,16 @@ class SavedArrays {
 
  private:
   struct Entry {
-    format::Hash128 key;
-    PyObject* reference = nullptr;  // null: the entry is free
+    PyObject* reference = nullptr;
     uint64_t since = 0;
   };
-  // Returns the index of the key's entry, or of the free one where it would be.
-  size_t IndexOf(const format::Hash128& key) const;
-
+  struct LowBits {
+    size_t operator()(const format::Hash128& key) const { return key.low; }
+  };
   const uint64_t ticket_;
-  std::vector<Entry> entries_;  // empty, or a power of two of them, at most half of them in use
+  // The caller of a save waits for each leaf, so entries are not allocated one by one.
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<format::Hash128, Entry, LowBits> arrays_{&memory_};
 };
 
 // `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be
