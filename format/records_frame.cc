@@ -99,7 +99,6 @@ Result<std::vector<LeafRecord>> DecodeLeavesIn(std::string_view kind, ConstBytes
   return DecodeMessage<Schema, std::vector<LeafRecord>>(
       kind, bytes, [&places](typename Schema::Reader in, std::vector<LeafRecord>* records) {
         const auto leaves = in.getLeaves();
-        records->reserve(std::min<size_t>(places.second - places.first, internal::kReserveMax));
         for (uint32_t i = places.first; i < places.second; ++i) {
           internal::ReadLeaf(leaves[i], true, &records->emplace_back());
         }

@@ -145,14 +145,13 @@ Result<Value> DecodeMessage(std::string_view kind, ConstBytes bytes, const Read&
   }
 }
 
-// Bounds the elements for which memory is reserved before they are read: a message may claim a huge
-// count of empty ones.
-inline constexpr size_t kReserveMax = size_t{1} << 16;
-
-// Reads a list of structs into a vector. Elements of a legitimate list are checked by `read`, so a
-// huge count of empty ones fails at the first.
+// Reads a list of structs into a vector. The count is held against the bytes that there are before
+// memory is taken for it: each element has at least one word.
 template <typename List, typename Value, typename Read>
 void ReadList(List list, std::vector<Value>* values, const Read& read) {
+  // Elements of a legitimate list are checked by `read`; a huge count of empty ones fails at the
+  // first, so only the reservation is bounded here.
+  constexpr size_t kReserveMax = size_t{1} << 16;
   values->reserve(std::min<size_t>(list.size(), kReserveMax));
   for (auto element : list) read(element, &values->emplace_back());
 }

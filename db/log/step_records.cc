@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <span>
 #include <string_view>
 
 #include "db/log/recovery.h"
@@ -17,9 +16,6 @@ using format::LeafRecord;
 
 // Blocks kept for the next look: the way down to a leaf goes through few.
 constexpr size_t kRecentBlocksMax = 4;
-// Bounds the memory for leaves that are expected and not read yet: damaged frames may name blocks
-// without end.
-constexpr size_t kReservedLeavesMax = size_t{1} << 16;
 
 // Appends records, joining those that continue the last one.
 Status AppendRecords(std::vector<LeafRecord> records, std::vector<LeafRecord>* out) {
@@ -47,14 +43,6 @@ Status AppendRecords(std::vector<LeafRecord> records, std::vector<LeafRecord>* o
 bool ReachesInto(const KeyRange& range, const std::string& next_key, uint64_t next_chunk) {
   // A leaf that goes on in the next block begins before it.
   return next_chunk == 0 ? next_key > range.first : next_key >= range.first;
-}
-
-// Returns how many of the blocks begin before the end of the range.
-size_t CountBelow(const KeyRange& range, std::span<const format::RecordsBlock> blocks) {
-  if (range.end.empty()) return blocks.size();
-  const auto end = std::ranges::find_if(
-      blocks, [&range](const format::RecordsBlock& block) { return block.first_key >= range.end; });
-  return static_cast<size_t>(end - blocks.begin());
 }
 
 }  // namespace
@@ -133,13 +121,7 @@ Result<std::vector<LeafRecord>> StepRecords::In(const KeyRange& range) {
     STEPWELL_ASSIGN_OR_RETURN(const Block block, ReadBlock(i));
     auto decoded = format::DecodeRecordsIn(AsBytes(*block), range);
     Status status = decoded.status();
-    if (status.ok()) {
-      if (leaves.empty()) {
-        const size_t left = CountBelow(range, std::span(blocks).subspan(i));
-        leaves.reserve(std::min(decoded->size() * left, kReservedLeavesMax));
-      }
-      status = AppendRecords(std::move(*decoded), &leaves);
-    }
+    if (status.ok()) status = AppendRecords(std::move(*decoded), &leaves);
     if (!status.ok()) return status.WithContext(Where(blocks[i].place));
   }
   auto decoded = format::DecodeCommitRecordsIn(AsBytes(payload_), range);

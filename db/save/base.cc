@@ -89,10 +89,9 @@ std::shared_ptr<SaveBase> NewestBases::Take() {
 }
 
 format::Hash128 GridHash(const format::LeafRecord& leaf) {
-  std::vector<uint64_t> words;
-  words.reserve(7 + leaf.shape.size() + leaf.chunk_shape.size());
-  words = {static_cast<uint64_t>(leaf.kind), static_cast<uint64_t>(leaf.dtype), leaf.logical_bytes,
-           leaf.chunk_count, leaf.partial ? 1U : 0U};
+  std::vector<uint64_t> words = {static_cast<uint64_t>(leaf.kind),
+                                 static_cast<uint64_t>(leaf.dtype), leaf.logical_bytes,
+                                 leaf.chunk_count, leaf.partial ? 1U : 0U};
   const auto add = [&words](const format::Shape& shape) {
     words.push_back(shape.size());
     words.insert(words.end(), shape.begin(), shape.end());
