@@ -12,7 +12,7 @@ UNITS = {"GB/s": 1e-9, "ms": 1e3, "MB": 1e-6, "core-s/GB": 1.0}
 
 HEAD = ["what", "who", "median", "min … max", "rounds", "ratio to limit", "budget", "bounded by"]
 
-# The tables of documents: row, words, whether its ratio or its value is shown.
+# The table of the top README: row, words, whether its ratio or its value is shown.
 SHORT = [
     ("full/jax/durable", "throughput of a save until durable, JAX arrays ÷ fio write", True),
     ("full/NumPy/durable", "throughput of a save until durable, NumPy arrays ÷ fio write", True),
@@ -27,29 +27,6 @@ SHORT = [
     ("commit/durable", "a state of 1 MB: save to durable", False),
     ("space/written", "bytes written ÷ bytes saved, newest 5 of many steps kept", True),
     ("memory/save-NumPy", "peak memory of a save beyond the state ÷ state", True),
-]
-VERSIONS = [
-    ("unchanged/objects-written", "1 % of a state changed, the same arrays: bytes written ÷ state",
-     True),
-    ("unchanged/objects-time", "that save until durable ÷ the first one", True),
-    ("unchanged/content-time", "that save, equal content in new arrays ÷ the first one", True),
-    *((f"delta/rl-{rate}-written",
-       f"bfloat16 weights, learning rate {rate}, differences: bytes written ÷ state", True)
-      for rate in ("1e-07", "1e-06", "3e-06", "1e-05", "3e-05")),
-    ("delta/adam-bf16-written",
-     "Adam, all in bfloat16, differences and blosc: bytes written ÷ state", True),
-    ("delta/adam-fp32-written",
-     "Adam, all in float32, differences and blosc: bytes written ÷ state", True),
-    ("delta/rl-1e-06-restore",
-     "a step with differences, learning rate 1e-06, restored cold ÷ one without", True),
-    ("delta/rl-1e-06-left", "all other steps deleted: disk space ÷ bytes of the step", True),
-    ("push/lora-sent", "20 steps with 1 % trained, pushed as a run: bytes sent ÷ one step", True),
-    ("push/lora-received", "each of them pulled: bytes received ÷ one step", True),
-    ("history/time", "one array of 1,000 steps by `history` ÷ a load of each", True),
-    ("statistics/fp32-cpu", "CPU time of a save with statistics, float32 ÷ one without", True),
-    ("deep/dense-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, all new", True),
-    ("deep/shared-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, 63 of 64 shared",
-     True),
 ]
 
 
@@ -125,8 +102,6 @@ def _cells(figure: Figure, row: rows.Row, contender: str) -> list[str]:
 
 
 def _ratio(value: float) -> str:
-    if value < 0.1:
-        return f"{value:.2g}"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -139,36 +114,25 @@ def _markdown(header: list[str], lines: list[list[str]], widths: list[int]) -> s
 
 
 def short(report: Report, arrays: int) -> str:
-    """Makes the tables of documents. `arrays`: in the state."""
-    bounded = _lines(report, SHORT, arrays)
-    tables = [[[*cells, "1" if as_ratio and "beyond" not in cells[0] else ""]
-               for as_ratio, cells in bounded],
-              [cells for _, cells in _lines(report, VERSIONS, arrays)]]
-    names = [described["name"] for described in report.who.values()]
-    headers = [["", *names, "limit"], ["", *names]]
-    return "\n\n".join(
-        "\n".join("| " + " | ".join(cells) + " |" for cells in
-                  [header, ["---"] * len(header), *lines])
-        for header, lines in zip(headers, tables, strict=True) if lines)
-
-
-def _lines(report: Report, chosen: list[tuple[str, str, bool]], arrays: int
-           ) -> list[tuple[bool, list[str]]]:
+    """Makes the table of the top README. `arrays`: in the state."""
+    header = ["", *(described["name"] for described in report.who.values()), "limit"]
     lines = []
-    for row_id, what, as_ratio in chosen:
+    for row_id, what, as_ratio in SHORT:
         cells = [what.format(arrays=arrays)]
         for key in report.who:
             figure = report.figures.get((row_id, key))
+            unit = report.rows[row_id].unit
             if figure is None:
                 cells.append("")
             elif not figure.values:
                 cells.append(figure.problem.split(":")[0])
             elif not as_ratio:
                 each = f"; {figure.median / arrays * 1e6:,.0f} µs" if "{arrays}" in what else ""
-                unit = report.rows[row_id].unit
                 cells.append(f"{number(figure.median, unit)} {unit}{each}")
             else:
                 cells.append("" if figure.ratio is None else _ratio(figure.ratio))
-        if any(cells[1:]):  # else --rows left it out
-            lines.append((as_ratio, cells))
-    return lines
+        if not any(cells[1:]):
+            continue  # --rows left it out
+        lines.append([*cells, "1" if as_ratio and "beyond" not in what else ""])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in
+                     [header, ["---"] * len(header), *lines])

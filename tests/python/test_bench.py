@@ -53,13 +53,6 @@ def test_the_chart_of_the_readme_is_of_the_recorded_run(tmp_path: Path) -> None:
     assert chart.read_bytes() == drawn.read_bytes()
 
 
-def test_the_table_of_versions_is_of_the_recorded_run() -> None:
-    result = run("--from", BENCH / "recorded_versions.json")
-    assert result.returncode == 0, result.stderr
-    table = "| |" + result.stdout.rsplit("\n|  |", 1)[1].strip("\n")
-    assert table in (BENCH.parent / "api/docs/pages/numbers.md").read_text(encoding="utf-8")
-
-
 def test_a_fine_tuning_that_keeps_each_step(tmp_path: Path) -> None:
     """As README.md shows it, and at its smallest, with the comparison of what is loaded."""
     program, recorded = BENCH / "fine_tuning.py", BENCH / "recorded_fine_tuning.json"

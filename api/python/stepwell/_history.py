@@ -18,7 +18,7 @@ from ._load.source import in_batches
 from ._load.specs import concrete, jax_here
 from ._pytree.records import ARRAY, VALUE, PathLike, array_text
 from ._pytree.sharding import transfers_allowed
-from ._runtime.arguments import check_path, step_number, step_numbers
+from ._runtime.arguments import STEP_MAX, check_path, step_number, step_numbers
 from ._stepwell import LoadStats, Selection, StepTree, ValueType, Wanted, decode_value
 from ._text import brief, with_article
 from ._views import statistics_of
@@ -119,7 +119,7 @@ def chosen_steps(store: OpenStore, steps: Steps) -> list[int]:
 
 def _range_of(steps: slice) -> range:
     start = 0 if steps.start is None else step_number(steps.start)
-    stop = 2**63 if steps.stop is None else step_number(steps.stop)
+    stop = STEP_MAX + 1 if steps.stop is None else step_number(steps.stop)
     stride = 1 if steps.step is None else step_number(steps.step)
     if stride == 0:
         raise InvalidArgumentError("a slice of steps has a step of at least 1")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .._runtime.arguments import STEP_MAX
 from ..errors import CorruptionError, FormatError
 from .object_store import ReadableStore
 
@@ -91,7 +92,7 @@ def _decoded(where: str, data: bytes) -> Manifest:
             objects[key] = each
         _check_tree(objects)
         step = document["step"]
-        if type(step) is not int or not 0 <= step < 2**63:
+        if type(step) is not int or not 0 <= step <= STEP_MAX:
             raise ValueError("has no step's number")
         return Manifest(step, objects)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

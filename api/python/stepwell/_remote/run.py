@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from .. import _stepwell
+from .._runtime.arguments import STEP_MAX
 from ..errors import CorruptionError, FormatError
 from .directory_store import DirectoryStore
 from .object_store import ObjectStore, ReadableStore
@@ -22,7 +23,6 @@ _MARK_BYTES_MAX = 1 << 16
 _STEP = re.compile(r"steps/([0-9]{20})")
 _DATA = re.compile(r"data/([0-9a-f]{64}-[0-9a-f]{16})")
 _MARKER = re.compile(r"pushing/([0-9a-f]{32})")
-_STEP_MAX = 2**63 - 1
 
 
 class RunStore(ReadableStore, Protocol):
@@ -62,7 +62,7 @@ def is_marker(name: str) -> bool:
 def listing_of(keys: Iterable[tuple[str, int]]) -> Listing:
     steps, data, markers = [], {}, []
     for key, size in keys:
-        if (match := _STEP.fullmatch(key)) and int(match[1]) <= _STEP_MAX:
+        if (match := _STEP.fullmatch(key)) and int(match[1]) <= STEP_MAX:
             steps.append(int(match[1]))
         elif match := _DATA.fullmatch(key):
             data[match[1]] = size

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 
 from .._runtime import durable
 from ..errors import CheckpointNotFoundError, StorageError
 from .directory_store import DirectoryStore
-
-_LEFT = re.compile(r"\.stepwell-[0-9a-f]{16}(\.stepwell-tmp|\.removed\.orbax-checkpoint-tmp)")
 
 
 class RunDirectory(DirectoryStore):
@@ -35,7 +32,7 @@ class RunDirectory(DirectoryStore):
     def list(self) -> dict[str, int]:
         """Without what is being written or removed; of that, what killed processes left goes."""
         found = super().list()
-        left = {key for key in found if _LEFT.fullmatch(os.path.basename(key))}
+        left = {key for key in found if os.path.basename(key).startswith(durable.OWN)}
         for above in {os.path.dirname(self._path(key)) for key in left}:
             durable.sweep(above)
         return {key: size for key, size in found.items() if key not in left}

@@ -19,7 +19,7 @@ IfExists = Literal["error", "replace", "skip"]
 Progress = Callable[[int, int], object]  # (bytes done, bytes in all)
 
 COUNT_MAX = 2**63 - 1
-_STEP_MAX = 2**63 - 1
+STEP_MAX = 2**63 - 1
 _NEWEST_HINT = "load() loads the newest step, and store.latest is its number"
 
 
@@ -72,7 +72,7 @@ def step_index(step: SupportsIndex) -> int:
 
 def step_number(step: SupportsIndex) -> int:
     number = step_index(step)
-    if not 0 <= number <= _STEP_MAX:
+    if not 0 <= number <= STEP_MAX:
         hint = f"; {_NEWEST_HINT}" if number == -1 else ""
         raise InvalidArgumentError(f"a step must be 0 … 2^63 − 1, not {number}{hint}")
     return number

@@ -25,6 +25,8 @@ from ..errors import CheckpointNotFoundError, StepNotFoundError
 
 # Names with this are never read as checkpoints: of Orbax's, and of the door's, while they are made.
 TEMPORARY = ".orbax-checkpoint-tmp"
+# How names begin that the door gives to what is half made or half removed.
+OWN = ".stepwell-"
 
 
 class Folder:
