@@ -63,11 +63,17 @@ void ReclaimScheduler::AfterFailedSaves() {
   if (!save_failed_ || engine_->CommitInFlight()) return;
   save_failed_ = false;
   if (options_->freeze->frozen() || !engine_->MayErase().ok()) return;
+  RollPastSuspects().IgnoreError("what must not fail freezes the store; reclaim tries again");
+  Schedule(/*again_left=*/false);
+}
+
+// Dead bytes in the newest segments can go only behind two newer catalogs. Frames, too, are more
+// than payloads: nothing is gained where nothing died.
+Status ReclaimScheduler::RollPastSuspects() {
   TakeSuspects();
   const uint64_t guard = engine_->log().GuardSegment();
-  if (suspects_.lower_bound(guard) == suspects_.end()) return;
-  engine_->RollSegments(guard).IgnoreError("the next save that fails tries again");
-  Schedule(/*again_left=*/false);
+  if (suspects_.lower_bound(guard) == suspects_.end()) return OkStatus();
+  return engine_->RollSegments(guard);
 }
 
 bool ReclaimScheduler::IsSettled(uint64_t segment) {
@@ -122,16 +128,17 @@ void ReclaimScheduler::StartPass(bool thorough) {
   const int64_t now = options_->environment.clock->MonotonicNanos();
   // A pass would leave them, too, and it asks for all that lives there: thousands of steps, where
   // they are small, at each commit that retires one.
-  const bool leaves_unsettled = !thorough && now - last_pass_ns_ < kRetryNanos;
+  const bool leaves_unsettled = now - last_pass_ns_ < kRetryNanos;
   std::set<uint64_t> unsettled;
   const auto add = [&](uint64_t id) {
     if (busy.contains(id)) return;
-    if (leaves_unsettled && !IsSettled(id) && options_->live->HasLive(id)) {
+    const bool settled = thorough || IsSettled(id);
+    if (leaves_unsettled && !settled && options_->live->HasLive(id)) {
       unsettled.insert(id);
       return;
     }
     request.segments.insert(id);
-    if (thorough || IsSettled(id)) request.settled.insert(id);
+    if (settled) request.settled.insert(id);
   };
   const auto& all = engine_->log().segments();
   if (thorough) {
@@ -232,13 +239,7 @@ void ReclaimScheduler::Continue() {
   if (rounds_ > 0 && (!progress_ || rounds_ >= kRoundsMax)) return Finish(OkStatus());
   progress_ = false;
   ++rounds_;
-  // Dead bytes in the newest segments can go only behind two newer catalogs. Frames, too, are more
-  // than payloads: nothing is gained where nothing died.
-  TakeSuspects();
-  const uint64_t guard = engine_->log().GuardSegment();
-  if (suspects_.lower_bound(guard) != suspects_.end()) {
-    if (Status status = engine_->RollSegments(guard); !status.ok()) return Finish(status);
-  }
+  if (Status status = RollPastSuspects(); !status.ok()) return Finish(status);
   StartPass(/*thorough=*/true);
 }
 

@@ -70,6 +70,7 @@ class ReclaimScheduler {
   // Takes over what became needless in the log since the last call.
   void TakeSuspects();
   bool IsSettled(uint64_t segment);
+  Status RollPastSuspects();
   void GrowBallast();
   void StartPass(bool thorough);
   void PassDone(ReclaimResult result);
