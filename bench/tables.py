@@ -12,21 +12,43 @@ UNITS = {"GB/s": 1e-9, "ms": 1e3, "MB": 1e-6, "core-s/GB": 1.0}
 
 HEAD = ["what", "who", "median", "min … max", "rounds", "ratio to limit", "budget", "bounded by"]
 
-# The table of the top README: row, words, whether its ratio or its value is shown.
-SHORT = [
-    ("full/jax/durable", "throughput of a save until durable, JAX arrays ÷ fio write", True),
-    ("full/NumPy/durable", "throughput of a save until durable, NumPy arrays ÷ fio write", True),
-    ("full/jax/stall", "stall of the caller, {arrays} JAX arrays; for each", False),
-    ("full/NumPy/stall", "stall of the caller, NumPy arrays ÷ memcpy", True),
-    ("full/NumPy/cpu", "CPU seconds per GB saved, NumPy arrays", False),
-    ("full/NumPy/restore", "throughput of a cold restore into NumPy ÷ fio read", True),
-    ("part/read", "`params` of params and optimizer: bytes read ÷ needed", True),
-    ("leaf/first", "one leaf of 10,000, the first after opening", False),
-    ("leaves/durable", "2,000 leaves of 4 KiB: saved", False),
-    ("leaves/restore", "2,000 leaves of 4 KiB: opened and restored", False),
-    ("commit/durable", "a state of 1 MB: save to durable", False),
-    ("space/written", "bytes written ÷ bytes saved, newest 5 of many steps kept", True),
-    ("memory/save-NumPy", "peak memory of a save beyond the state ÷ state", True),
+# The tables of README.md and of the page Numbers: row, words, and the limit of the ratio, which is
+# shown ("": it has none); None: the value is.
+SHORT: list[tuple[str, str, str | None]] = [
+    ("full/jax/durable", "throughput of a save until durable, JAX arrays ÷ fio write", "1"),
+    ("full/NumPy/durable", "throughput of a save until durable, NumPy arrays ÷ fio write", "1"),
+    ("full/jax/stall", "stall of the caller, {arrays} JAX arrays; for each", None),
+    ("full/NumPy/stall", "stall of the caller, NumPy arrays ÷ memcpy", "1"),
+    ("full/NumPy/cpu", "CPU seconds per GB saved, NumPy arrays", None),
+    ("full/NumPy/restore", "throughput of a cold restore into NumPy ÷ fio read", "1"),
+    ("part/read", "`params` of params and optimizer: bytes read ÷ needed", "1"),
+    ("leaf/first", "one leaf of 10,000, the first after opening", None),
+    ("leaves/durable", "2,000 leaves of 4 KiB: saved", None),
+    ("leaves/restore", "2,000 leaves of 4 KiB: opened and restored", None),
+    ("commit/durable", "a state of 1 MB: save to durable", None),
+    ("space/written", "bytes written ÷ bytes saved, newest 5 of many steps kept", "1"),
+    ("memory/save-NumPy", "peak memory of a save beyond the state ÷ state", ""),
+    ("unchanged/objects-written", "1 % of a state changed, the same arrays: bytes written ÷ state",
+     ""),
+    ("unchanged/objects-time", "that save until durable ÷ the first one", ""),
+    ("unchanged/content-time", "that save, equal content in new arrays ÷ the first one", ""),
+    *((f"delta/rl-{rate}-written",
+       f"bfloat16 weights, learning rate {rate}, differences: bytes written ÷ state", "")
+      for rate in ("1e-07", "1e-06", "3e-06", "1e-05", "3e-05")),
+    ("delta/adam-bf16-written",
+     "Adam, all in bfloat16, differences and blosc: bytes written ÷ state", ""),
+    ("delta/adam-fp32-written",
+     "Adam, all in float32, differences and blosc: bytes written ÷ state", ""),
+    ("delta/rl-1e-06-restore",
+     "a step with differences, learning rate 1e-06, restored cold ÷ one without", ""),
+    ("delta/rl-1e-06-left", "all other steps deleted: disk space ÷ bytes of the step", ""),
+    ("push/lora-sent", "20 steps with 1 % trained, pushed as a run: bytes sent ÷ one step", ""),
+    ("push/lora-received", "each of them pulled: bytes received ÷ one step", ""),
+    ("history/time", "one array of 1,000 steps by `history` ÷ a load of each", ""),
+    ("statistics/fp32-cpu", "CPU time of a save with statistics, float32 ÷ one without", ""),
+    ("deep/dense-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, all new", ""),
+    ("deep/shared-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, 63 of 64 shared",
+     ""),
 ]
 
 
@@ -102,6 +124,8 @@ def _cells(figure: Figure, row: rows.Row, contender: str) -> list[str]:
 
 
 def _ratio(value: float) -> str:
+    if 0 < value < 0.1:
+        return f"{value:.2g}"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -114,25 +138,25 @@ def _markdown(header: list[str], lines: list[list[str]], widths: list[int]) -> s
 
 
 def short(report: Report, arrays: int) -> str:
-    """Makes the table of the top README. `arrays`: in the state."""
+    """Makes the table of documents. `arrays`: in the state."""
     header = ["", *(described["name"] for described in report.who.values()), "limit"]
     lines = []
-    for row_id, what, as_ratio in SHORT:
+    for row_id, what, limit in SHORT:
         cells = [what.format(arrays=arrays)]
         for key in report.who:
             figure = report.figures.get((row_id, key))
-            unit = report.rows[row_id].unit
             if figure is None:
                 cells.append("")
             elif not figure.values:
                 cells.append(figure.problem.split(":")[0])
-            elif not as_ratio:
+            elif limit is None:
+                unit = report.rows[row_id].unit
                 each = f"; {figure.median / arrays * 1e6:,.0f} µs" if "{arrays}" in what else ""
                 cells.append(f"{number(figure.median, unit)} {unit}{each}")
             else:
                 cells.append("" if figure.ratio is None else _ratio(figure.ratio))
         if not any(cells[1:]):
             continue  # --rows left it out
-        lines.append([*cells, "1" if as_ratio and "beyond" not in what else ""])
+        lines.append([*cells, limit or ""])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in
                      [header, ["---"] * len(header), *lines])

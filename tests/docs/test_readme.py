@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NUMBERS = ROOT / "api/docs/pages/numbers.md"
 
@@ -33,15 +35,16 @@ def test_readme_is_a_page() -> None:
     assert len(example.split("\n\nwith stepwell.open(\"run1\", mode=")[0].splitlines()) <= 12
 
 
-def test_the_figures_are_the_recorded_ones() -> None:
+@pytest.mark.parametrize(("file", "in_readme"), [("recorded", 5), ("recorded_versions", 0)])
+def test_the_figures_are_the_recorded_ones(file: str, in_readme: int) -> None:
     result = subprocess.run(
-        [sys.executable, str(ROOT / "bench/run.py"), "--from", str(ROOT / "bench/recorded.json")],
+        [sys.executable, str(ROOT / "bench/run.py"), "--from", str(ROOT / f"bench/{file}.json")],
         capture_output=True, text=True, check=True)
     recorded = table(result.stdout.split("For the README at the top:")[1])
     assert len(recorded) > 10
     readme = table((ROOT / "README.md").read_text(encoding="utf-8"))
     numbers = table(NUMBERS.read_text(encoding="utf-8"))
-    assert sum(row in recorded for row in readme) == 5
+    assert sum(row in recorded for row in readme) == in_readme
     assert set(recorded) <= set(numbers)
     for shown in (readme, numbers):
         for row in shown.keys() & recorded.keys():
