@@ -235,7 +235,7 @@ struct StepRecord {
   std::vector<SegmentExtent> extents;  // ascending by segment
   std::optional<GroupRecord> group;    // none: saved by one process alone
 
-  // Of its own frames, with the copies behind them, in whole blocks.
+  // Returns the bytes of its own frames, with the copies behind them, in whole blocks.
   uint64_t frame_bytes() const {
     uint64_t sum = 0;
     for (const SegmentExtent& extent : extents) sum += extent.frame_bytes;

@@ -81,7 +81,7 @@ class Core {
   std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items,
                                nb::object to_numpy) {
     auto saved = std::make_shared<SavedArrays>(++tickets_);
-    // Of the save right before this one, else nothing is known: one of another thread, which is
+    // Only the save right before this one is compared with: one of another thread, which is
     // still under way or has failed, may have had other arrays.
     std::shared_ptr<const SavedArrays> before = saved_arrays_;
     if (before != nullptr && before->ticket() + 1 != saved->ticket()) before = nullptr;

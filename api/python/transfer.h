@@ -18,8 +18,8 @@
 
 namespace stepwell::python {
 
-// What a push of a step sends. It uses the store only while it is made; afterwards it holds the
-// step.
+// Plans what a push of a step sends. It uses the store only while it is made; afterwards it holds
+// the step.
 class PushPlan {
  public:
   // `lists`: of the place.
@@ -39,7 +39,7 @@ class PushPlan {
   const pid_t pid_;
 };
 
-// What a pull of a step fetches.
+// Plans what a pull of a step fetches.
 class PullPlan {
  public:
   PullPlan(db::StoreReader* store, const nanobind::bytes& list, std::vector<std::string> items);

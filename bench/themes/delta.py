@@ -72,14 +72,14 @@ def _left(store: stepwell.Store) -> tuple[int, int]:
 
 
 def _zstd_bytes(step: Any) -> int:
-    """Of the whole state, each array compressed at level 1."""
+    """Returns the bytes of the whole state, each array compressed at level 1."""
     zstd = numcodecs.Zstd(level=1)
     return sum(len(zstd.encode(leaf.reshape(-1).view(np.uint8))) for leaf in states.leaves(step))
 
 
 def _changes(steps: list[Any]) -> tuple[float, float]:
-    """Of a later step: bytes of the elements that changed, and bytes of the entropy of which those
-    are and of their differences as integers."""
+    """Returns, of a later step, the bytes of the elements that changed, and those of the entropy of
+    which elements they are and of their differences as integers."""
     changed_bytes = entropy = 0.0
     for before, after in zip(steps, steps[1:], strict=False):
         for old, new in zip(states.leaves(before), states.leaves(after), strict=True):

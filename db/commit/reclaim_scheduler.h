@@ -83,7 +83,7 @@ class ReclaimScheduler {
   // Segments in which something died: not looked at since, or looked at and left.
   std::set<uint64_t> suspects_;
   std::set<uint64_t> left_;
-  // Of those: the newest segment when the first thing died there that no pass has looked at.
+  // The newest segment when the first thing died in one of those that no pass has looked at.
   std::map<uint64_t, uint64_t> first_death_;
   bool pass_running_ = false;
   bool pass_again_ = false;

@@ -61,8 +61,7 @@ struct PlannedLeaf {
   bool as_delta = false;
   bool near_base = false;  // of a chunk at least; engine thread
   bool changed = false;    // a chunk's content is not the base's; engine thread
-  // What is known of it goes into record.statistics: set in PlanLeaf, and each chunk's added to it
-  // when the chunk is recorded.
+  // PlanLeaf sets record.statistics; each chunk's are added to it when the chunk is recorded.
   bool takes_statistics = false;
   format::CodecId codec = format::CodecId::kRaw;
 };

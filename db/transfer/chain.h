@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pushes and pulls share: which leaves' chunks correspond, and what each payload of a chunk
-// decodes to.
+// Tells pushes and pulls which leaves' chunks correspond, and what each payload of a chunk decodes
+// to.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct ListedChunk {
   const format::ChunkRecord* chunk = nullptr;
   std::span<const format::Hash128> base_hashes;  // of its bases
 
-  // Of what payload `i` decodes to; the last one is the chunk's own.
+  // Returns the hash of what payload `i` decodes to; the last one is the chunk's own.
   const format::Hash128& hash(size_t i) const {
     return i < base_hashes.size() ? base_hashes[i] : chunk->hash;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pull of a step from a run fetches: the payloads that the store has no content for; and the
-// step as a save (DESIGN.md, "Pushed runs"). The caller moves bytes; none of them is trusted.
+// Plans a pull of a step from a run: the payloads that the store has no content for, and the step
+// as a save (DESIGN.md, "Pushed runs"). The caller moves bytes; none of them is trusted.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct PullRange {
 
 struct PullOptions {
   std::vector<std::string> items{};  // names of items that are there; empty: all, and the metrics
-  // Of the step in memory. One that needs more is refused (kResourceExhausted); 0: the machine's.
+  // A step that needs more memory is refused (kResourceExhausted); 0: the machine's.
   uint64_t memory_bytes_max = 0;
 };
 

@@ -111,7 +111,7 @@ class PushPlan::Planner {
     return Take(there, chunk.logical_bytes, chunk.hash, /*behind=*/0, chain);
   }
 
-  // What each payload decodes to. Reads nothing where that is one whose hash is known.
+  // Returns the hashes of what each payload decodes to. Reads nothing where they are known.
   Result<std::vector<Hash128>> HashesOf(ChunkRecord* chunk) {
     if (chunk->bases.empty() && chunk->hash.known()) return std::vector<Hash128>{chunk->hash};
     std::vector<Hash128> hashes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a push of a step to a run sends: the payloads that no list there has, in new objects, and
-// the step's list (DESIGN.md, "Pushed runs"). Nothing is written here; the caller moves objects.
+// Plans a push of a step to a run: the payloads that no list there has, in new objects, and the
+// step's list (DESIGN.md, "Pushed runs"). Nothing is written here; the caller moves objects.
 #pragma once
 
 #include <cstddef>

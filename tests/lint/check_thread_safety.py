@@ -38,7 +38,7 @@ def parse_flags(command: str) -> list[str]:
 
 
 def has_sources(unit: pathlib.Path, root: pathlib.Path) -> bool:
-    """Whether a file that is compiled is a source of ours, or a batch of them."""
+    """Returns true if a file that is compiled is a source of ours, or a batch of them."""
     names = [str(unit)]
     if "/CMakeFiles/" in str(unit):
         names = re.findall(r'^#include "([^"]+)"', unit.read_text(encoding="utf-8"), re.M)

@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 def exactly(one: Any, two: Any) -> None:
-    """Of the same types, down to the bits."""
+    """Compares types and bits."""
     if isinstance(one, jax.Array) and jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
         assert jax.random.key_impl(one) == jax.random.key_impl(two)
         one, two = jax.random.key_data(one), jax.random.key_data(two)
@@ -51,7 +51,7 @@ def exactly(one: Any, two: Any) -> None:
 
 
 def lora(step: int, megabytes: int) -> dict[str, Any]:
-    """Of 100 parts the adapter is one, and changes with each step."""
+    """A base, and an adapter of a hundredth of it that changes with each step."""
     rng = np.random.default_rng(1)
     rows = megabytes * 256
     return {"base": {"w": rng.standard_normal((rows, 1024)).astype(np.float32),

@@ -131,7 +131,7 @@ def test_reclaim_gives_the_space_of_deleted_steps_back(path):
 
 
 def test_a_budget_counts_records(path):
-    """Of a thousand leaves one changes: a step's chunk takes 2 KB, and its records half a MB."""
+    """One of a thousand leaves changes: a step's chunk takes 2 KB, and its records half a MB."""
     leaves = {f"leaf_{index}": np.full(512, index, np.float32) for index in range(1000)}
     with stepwell.open(path, keep=stepwell.policy.ByteBudget("8 MB")) as store:
         for step in range(40):

@@ -22,7 +22,7 @@ enum class CodecPolicy {
 
 enum class IfExists { kError, kReplace, kSkip };
 
-// What a save does whose arrays have elements that are NaN or infinite.
+// Says what becomes of a save whose arrays have elements that are NaN or infinite.
 enum class OnNonfinite {
   kIgnore,
   kWarn,   // a log line that names step, leaves and counts

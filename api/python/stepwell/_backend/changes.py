@@ -37,7 +37,7 @@ def leaf_differences(found: _stepwell.StepChanges) -> list[LeafDifference]:
 
 def compare(before: Source, after: Source, leaves_before: list[int], leaves_after: list[int],
             elements: bool) -> StepDifference:
-    """Of two steps that this process can read by itself."""
+    """Compares two steps that this process can read by itself."""
     found = _stepwell.compare_steps(before.tree, leaves_before, after.tree, leaves_after, elements)
     return StepDifference(found.removed, found.added, leaf_differences(found), found.unchanged,
                           found.stats)

@@ -313,7 +313,7 @@ def _differing(pairs: list[Pair]) -> list[Pair]:
 
 
 def _measure(pairs: list[Pair], given: argparse.Namespace) -> None:
-    """How far the pairs are apart, which needs their bytes; not with --records."""
+    """Measures how far the pairs are apart, which needs their bytes; not with --records."""
     arrays = []
     for pair in pairs:
         if not (pair.a.is_value or given.records):

@@ -80,7 +80,7 @@ def mark() -> bytes:
 
 
 def is_run(bucket: ReadableStore) -> bool:
-    """Whether the place is a run. CorruptionError, FormatError for one of a newer version."""
+    """Returns true if the place is a run. CorruptionError, FormatError for a newer version."""
     size = bucket.size(MARK)
     if size is None:
         return False
@@ -139,7 +139,7 @@ def read_list(bucket: ReadableStore, key: str) -> bytes | None:
 
 
 def read_head(bucket: ReadableStore, key: str) -> _stepwell.PushedHead | None:
-    """What a list or marker says of objects; None: it is not there. CorruptionError,
+    """Reads what a list or marker says of objects; None: it is not there. CorruptionError,
     FormatError."""
     while (header := read_header(bucket, key)) is not None:
         try:

@@ -100,7 +100,7 @@ class _Receiver:
         return f"{self.head.objects[number].name}.{start}.{length}"
 
     def _drop_others(self, wanted: set[str]) -> None:
-        """Of a pull of another step that was cut off."""
+        """Removes what a pull of another step left that was cut off."""
         for name in os.listdir(self._folder):
             if "." in name and name not in wanted:
                 remove_tree(os.path.join(self._folder, name))
@@ -123,7 +123,7 @@ class _Receiver:
             transfers.add(length)
 
     def _accept_kept(self, number: int, path: str, length: int) -> bool:
-        """Whether an earlier pull, which was cut off, has it."""
+        """Returns true if an earlier pull, which was cut off, has it."""
         try:
             if os.path.getsize(path) != length:
                 return False

@@ -77,7 +77,8 @@ def _salt_of(marker: str) -> int:
 
 @dataclass
 class _Sources:
-    """What this push takes objects of others from: they must be there once its marker is."""
+    """The lists that this push takes objects of others from: they must be there once its marker
+    is."""
 
     lists: list[bytes] = field(default_factory=list)
     headers: dict[str, bytes] = field(default_factory=dict)  # of lists and markers, by key

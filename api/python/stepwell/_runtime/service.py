@@ -49,7 +49,7 @@ class Operation(Protocol):
 
     @property
     def stats(self) -> _stepwell.SaveStats | None:
-        """Of this process's part; None unless it was saved."""
+        """The times and bytes of this process's part; None unless it was saved."""
 
     def done(self) -> bool: ...
 
