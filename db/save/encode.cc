@@ -135,13 +135,17 @@ Status EncodeAgainstBase(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstB
   return OkStatus();
 }
 
-// Keeps the chunk's bytes where the next save may want to store a difference to them.
+// Keeps the chunk's bytes where the next save may want to store a difference to them. Those of the
+// base have no further use.
 void KeepForNext(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes logical,
                  const format::Hash128& hash) {
   if (leaf.recent == nullptr) return;
   if (leaf.base == nullptr) return leaf.recent->Keep(hash, logical, {});
-  if (!leaf.as_delta && !TriesDelta(NextDenseSaves(leaf.base->dense_saves))) return;
-  leaf.recent->Keep(hash, logical, leaf.base->chunks[chunk.chunk_index].hash);
+  const format::Hash128& old = leaf.base->chunks[chunk.chunk_index].hash;
+  if (!leaf.as_delta && !TriesDelta(NextDenseSaves(leaf.base->dense_saves))) {
+    return leaf.recent->LetGo(old);
+  }
+  leaf.recent->Keep(hash, logical, old);
 }
 
 }  // namespace

@@ -24,12 +24,7 @@ void RecentChunks::Keep(const format::Hash128& hash, ConstBytes bytes, const for
   size_t offset = 0;
   {
     const io::MutexLock lock(&mutex_);
-    if (const auto it = entries_.find(old);
-        it != entries_.end() && it->second.wanted && old != hash) {
-      it->second.wanted = false;
-      STEPWELL_DCHECK(it->second.block->wanted > 0, "a block's chunks were counted wrongly");
-      --it->second.block->wanted;
-    }
+    if (old != hash) Unwant(old);
     if (const auto it = entries_.find(hash); it != entries_.end()) {
       if (!std::exchange(it->second.wanted, true)) ++it->second.block->wanted;
       return;
@@ -45,6 +40,18 @@ void RecentChunks::Keep(const format::Hash128& hash, ConstBytes bytes, const for
     return;
   block->hashes.push_back(hash);
   ++block->wanted;
+}
+
+void RecentChunks::LetGo(const format::Hash128& hash) {
+  const io::MutexLock lock(&mutex_);
+  Unwant(hash);
+}
+
+void RecentChunks::Unwant(const format::Hash128& hash) {
+  const auto it = entries_.find(hash);
+  if (it == entries_.end() || !std::exchange(it->second.wanted, false)) return;
+  STEPWELL_DCHECK(it->second.block->wanted > 0, "a block's chunks were counted wrongly");
+  --it->second.block->wanted;
 }
 
 // The newest block with room for so many bytes. A new one is the oldest of which nothing is wanted,

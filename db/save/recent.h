@@ -35,6 +35,8 @@ class RecentChunks {
   // Keeps a copy of a chunk's bytes if there is memory for it. They take the place of those with
   // the hash `old`, which are the first to go when memory is needed.
   void Keep(const format::Hash128& hash, ConstBytes bytes, const format::Hash128& old);
+  // The bytes with this hash are among the first to go from now on.
+  void LetGo(const format::Hash128& hash);
   // The bytes with this hash, whose length must be `length_bytes`; empty: they are not kept.
   Held Find(const format::Hash128& hash, size_t length_bytes) const;
   // Gives a block back to the pool; false: there is none.
@@ -61,6 +63,7 @@ class RecentChunks {
     bool wanted = true;
   };
 
+  void Unwant(const format::Hash128& hash) STEPWELL_REQUIRES(mutex_);
   std::shared_ptr<Block> BlockFor(size_t bytes) STEPWELL_REQUIRES(mutex_);
   std::shared_ptr<Block> Remove(size_t index) STEPWELL_REQUIRES(mutex_);
 

@@ -420,6 +420,39 @@ TEST_F(DeltaTest, RecentChunksDoNotFillTheirMemory) {
   }
 }
 
+// A leaf of which differences do not pay is tried now and then: what was kept for a try goes after
+// it.
+TEST_F(DeltaTest, LeavesThatAreSeldomTriedKeepNoOldContents) {
+  io::BufferPool pool(kBlockBytes, 100, 2);
+  RecentChunks recent(&pool);
+  std::vector<std::byte> data(kBlockBytes);
+  const auto records = std::make_shared<BaseRecords>();
+  records->of_session = true;
+  BaseLeaf& there = records->leaves.emplace_back();
+  format::ChunkRecord& chunk = there.chunks.emplace_back();
+  SegmentFiles files(io::LocalFileSystem(), path_, /*direct=*/false);
+  const ChunkSources sources(&files);
+  SaveBase base(records, nullptr, &sources);
+  PlannedLeaf leaf;
+  leaf.input.record.kind = format::LeafKind::kArray;
+  leaf.dtype = format::FindDType(format::DType::kFloat32);
+  leaf.base = &there;
+  leaf.base_step = &base;
+  leaf.recent = &recent;
+  std::vector<std::byte> out(data.size() + 64);
+  std::vector<std::byte> scratch;
+  const ChunkTask task{.leaf = 0, .logical_bytes = kBlockBytes};
+  for (uint64_t step = 1; step <= 200; ++step) {
+    std::memcpy(data.data(), &step, sizeof step);
+    leaf.as_delta = TriesDelta(there.dense_saves);
+    const auto encoded = EncodeChunk(leaf, task, data, &scratch, out);
+    ASSERT_OK(encoded.status());
+    chunk.hash = encoded->hash;
+    there.dense_saves = NextDenseSaves(there.dense_saves);
+    EXPECT_LE(pool.in_use(), 3U) << "step " << step;
+  }
+}
+
 // Kept contents give way to saves; those that were replaced go first.
 TEST_F(DeltaTest, RecentChunksGiveTheirMemoryBack) {
   io::BufferPool pool(kBlockBytes, 8, 2);
