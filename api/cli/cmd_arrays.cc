@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell cat STORE STEP PATH`, `stepwell diff STORE A B [PATH]` and `stepwell history STORE
-// PATH`: run by the Python package, with NumPy.
+// `stepwell cat STORE STEP PATH`, `stepwell diff STORE A B [PATH]`, `stepwell history STORE PATH`,
+// `stepwell digest STORE [STEP] [PATH]`: run by the Python package, with NumPy.
 #include <optional>
 
 #include <stepwell/checkpoint.h>
@@ -81,6 +81,16 @@ Result<CommandResult> RunHistory(const HistoryArguments& arguments, const Invoca
   return RunPython(std::move(words));
 }
 
+Result<CommandResult> RunDigest(const StoreArguments& arguments, const Invocation& invocation) {
+  const std::string step = arguments.step.empty() ? "latest" : arguments.step;
+  STEPWELL_RETURN_IF_ERROR(CheckStep(step));
+  std::vector<std::string> words = {"digest"};
+  if (invocation.untrusted) words.emplace_back("--untrusted");
+  if (invocation.json) words.emplace_back("--json");
+  words.insert(words.end(), {"--", Within(arguments.store), step, arguments.path});
+  return RunPython(std::move(words));
+}
+
 }  // namespace
 
 void AddCat(CLI::App* program, Invocation* invocation) {
@@ -139,6 +149,16 @@ void AddHistory(CLI::App* program, Invocation* invocation) {
                    "is a value")
       ->type_name("SLICE");
   command->add_flag("--csv", arguments->csv, "comma-separated values");
+}
+
+void AddDigest(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<StoreArguments>();
+  CLI::App* command =
+      AddCommand(program, invocation, "digest", "print the SHA-256 of what a step's leaves hold",
+                 [=] { return RunDigest(*arguments, *invocation); });
+  AddStore(command, &arguments->store);
+  AddStep(command, &arguments->step);
+  AddPath(command, &arguments->path);
 }
 
 }  // namespace stepwell::cli

@@ -68,6 +68,7 @@ void AddDoctor(CLI::App* program, Invocation* invocation);
 void AddExplain(CLI::App* program, Invocation* invocation);
 void AddExport(CLI::App* program, Invocation* invocation);
 void AddHistory(CLI::App* program, Invocation* invocation);
+void AddDigest(CLI::App* program, Invocation* invocation);
 void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
 void AddMirror(CLI::App* program, Invocation* invocation);

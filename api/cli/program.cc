@@ -44,6 +44,7 @@ constexpr Command kCommands[] = {
     {AddCat, "stepwell cat run1 900 params/head/kernel --slice 0:16,: --npy -o rows.npy"},
     {AddDiff, "stepwell diff run1 800 900 params"},
     {AddHistory, "stepwell history run1 params/head/bias --steps 100:200"},
+    {AddDigest, "stepwell digest run1 900 params"},
     {AddExplain, "stepwell explain run1 900 --mesh data=2,model=4 --spec 'params/**=(model,data)'"},
     {AddVerify, "stepwell verify run1"},
     {AddStats, "stepwell stats run1"},

@@ -18,6 +18,7 @@ from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
+from ._pytree.digest import digest
 from ._pytree.items import Files, Json
 from ._remote.listing import PushedStep, pushed_steps
 from ._remote.pushed import PullReport, PushReport
@@ -47,6 +48,6 @@ __all__ = [
     "RetentionReport", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
     "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",
     "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
-    "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "open", "pin_view", "policy",
-    "pushed_steps",
+    "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view",
+    "policy", "pushed_steps",
 ]

@@ -54,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="cat|diff|history|push|pull|ls|rm|import|branch|"
-                                             "branches")
+                                     metavar="cat|diff|history|digest|push|pull|ls|rm|import|"
+                                             "branch|branches")
     show = commands.add_parser("cat", help="print arrays and values")
     show.add_argument("store", metavar="STORE")
     show.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -79,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     over_time.add_argument("--steps", metavar="FIRST:END")
     over_time.add_argument("--slice", metavar="SLICE")
     over_time.add_argument("--csv", action="store_true")
-    for command in (show, compare, over_time):
+    content = commands.add_parser("digest", help="print the digest of a step")
+    content.add_argument("store", metavar="STORE")
+    content.add_argument("step", metavar="STEP", nargs="?", default="latest")
+    content.add_argument("path", metavar="PATH", nargs="?", default="")
+    for command in (show, compare, over_time, content):
         command.add_argument("--untrusted", action="store_true")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
@@ -123,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, over_time, push, pull, ls, rm, take, branch, branches):
+    for command in (show, compare, over_time, content, push, pull, ls, rm, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -271,8 +275,16 @@ def _diff(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return diff.run(given)
 
 
-_COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "push": _push, "pull": _pull,
-             "ls": _ls, "rm": _rm,
+def _digest(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    number = _number(given.step)
+    with stepwell.open(given.store, mode="r", untrusted=given.untrusted) as store:
+        step = store[number].step
+        found = store.digest(step, given.path or None)
+    return {"store": given.store, "step": step, "path": given.path, "digest": found}, f"{found}\n"
+
+
+_COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "digest": _digest,
+             "push": _push, "pull": _pull, "ls": _ls, "rm": _rm,
              "import": _import, "branch": _branch, "branches": _branches}
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _changed, _draft, _history, _stepwell
+from . import _branch, _changed, _digest, _draft, _history, _stepwell
 from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._display import Numbers
@@ -27,13 +27,13 @@ from ._retention import RetentionReport
 from ._root_metadata import metadata_bytes
 from ._runtime import service
 from ._runtime.arguments import (NEWEST, Disks, IfExists, NotGiven, Progress, check_mapping,
-                                 if_exists_of, json_text, problem_path, step_number,
-                                 step_numbers, step_or_newest)
+                                 if_exists_of, json_text, step_number, step_numbers,
+                                 step_or_newest)
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._runtime.prometheus import prometheus_text
 from ._runtime.stats import (LoadStats, ReclaimReport, RecoveryStats, RepairReport, StoreStats,
-                             VerifyProblem, VerifyReport, dict_of, named)
+                             dict_of, named)
 from ._stepwell import SaveRequest
 from ._text import brief
 from ._views import StepView, Tree
@@ -298,6 +298,8 @@ class Store(Loading):
         return Tree(source.tree, source.step)
 
     changed = _changed.changed
+    digest = _digest.digest
+    verify = _digest.verify
     history = _history.history
 
     # ---- upkeep ----
@@ -443,17 +445,6 @@ class Store(Loading):
     branch = _branch.branch
     branches = _branch.branches
     draft = _draft.draft
-
-    def verify(self, step: SupportsIndex | None = None) -> VerifyReport:
-        """Reads every chunk of a step (None: of all) and checks every checksum. Damage, and what
-        could not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several
-        processes lie on disks of several machines, each checks its own."""
-        self._check()
-        report = self._backend.verify(None if step is None else step_number(step))
-        return named(VerifyReport, report)._replace(problems=[
-            VerifyProblem(problem.step, problem_path(problem.item, problem.path), problem.file,
-                          problem.offset_bytes, problem.message, problem.unchecked)
-            for problem in report.problems])
 
     def stats(self) -> StoreStats:
         """Numbers about the store, a dict: see `stepwell.StoreStats` for each. A notebook shows a

@@ -315,6 +315,9 @@ def main() -> None:
                 view = store[arguments["step"]]
                 gave = [view.metadata, len(view), view.items, view.pinned,
                         view["params/both"][2:5, ::3].tolist(), view["name"]]
+            elif act == "content":
+                gave = [store.digest(arguments["step"]),
+                        stepwell.digest(store.load(arguments["step"]))]
             elif act == "changed":
                 found = store.changed(*arguments["steps"], elements=arguments["elements"])
                 gave = [{path: [leaf.chunks_changed, leaf.chunks, leaf.elements]

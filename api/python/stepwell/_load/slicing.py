@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -23,6 +23,7 @@ from .source import Source, in_batches
 Index = SupportsIndex | slice | EllipsisType | None
 
 BATCH_BYTES = 64 << 20
+PART_BYTES = 32 << 20
 
 
 def read_slice(source: Source, number: int, index: tuple[Any, ...]) -> Any:
@@ -138,6 +139,38 @@ def _read_strided(source: Source, number: int, axes: list[range]) -> np.ndarray[
             out[box.to] = raw[box.taken]
     source.account(total)
     return out
+
+
+def parts_of(axes: list[range], itemsize: int, chunk_shape: Sequence[int]
+             ) -> Iterator[list[range]]:
+    """What is taken of the axes in parts that follow each other in C order, of about PART_BYTES; on
+    borders of chunks where they can end there, so that no chunk is read twice."""
+    if any(len(axis) == 0 for axis in axes):
+        return
+    inner = itemsize  # bytes below one index of `cut`
+    cut = len(axes)
+    while cut > 0 and inner * len(axes[cut - 1]) <= PART_BYTES:
+        cut -= 1
+        inner *= len(axes[cut])
+    if cut == 0:
+        yield axes
+        return
+    cut -= 1  # the axis that is cut; those before it go index by index
+    for above in itertools.product(*axes[:cut]):
+        outer = [range(number, number + 1) for number in above]
+        for part in _cut(axes[cut], max(1, PART_BYTES // inner), chunk_shape[cut]):
+            yield [*outer, part, *axes[cut + 1:]]
+
+
+def _cut(numbers: range, count: int, chunk: int) -> Iterator[range]:
+    done = 0
+    while done < len(numbers):
+        end = min(done + count, len(numbers))
+        if end < len(numbers) and numbers.step == 1:
+            border = numbers[end] // chunk * chunk - numbers.start
+            end = border if border > done else end
+        yield numbers[done:end]
+        done = end
 
 
 def _pieces(axis: range, shard: int, chunk: int) -> Iterator[_Piece]:

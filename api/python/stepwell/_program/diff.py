@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import _stepwell, _store
 from .._display import format_bytes
+from .._load.slicing import PART_BYTES
 from .._load.source import Source, in_batches
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import Component, path_text
@@ -322,8 +323,8 @@ def _measure(pairs: list[Pair], given: argparse.Namespace) -> None:
             pair.changes.append("data")
     total = sum(pair.a.nbytes for pair in arrays)
     done = 0
-    for batch in in_batches(arrays, lambda pair: pair.a.nbytes, selection.PIECE_BYTES):
-        if len(batch) == 1 and batch[0].a.nbytes > selection.PIECE_BYTES:
+    for batch in in_batches(arrays, lambda pair: pair.a.nbytes, PART_BYTES):
+        if len(batch) == 1 and batch[0].a.nbytes > PART_BYTES:
             batch[0].data = _compare_pieces(batch[0])
         else:
             _compare_batch(batch)

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import _store
 from .._history import Leaf, Rows, chosen_steps, leaves_of
+from .._load.slicing import PART_BYTES
 from .._load.source import in_batches
 from .._pytree.records import VALUE
 from .._store import Store
@@ -136,7 +137,7 @@ def _rows(given: argparse.Namespace, store: Store, leaves: list[Leaf]
         raise InvalidArgumentError(f"{given.path} is a value, not an array; --slice is for arrays")
     taken = selection.parse(given.slice or "...", record.shape)
     reading = Rows(leaves[0], selection.index_of(taken))
-    if reading.row_bytes > selection.PIECE_BYTES:
+    if reading.row_bytes > PART_BYTES:
         for leaf in leaves:
             source, chosen = store._source(leaf.step).select(given.path, whole=True)
             assert chosen.number is not None
@@ -145,7 +146,7 @@ def _rows(given: argparse.Namespace, store: Store, leaves: list[Leaf]
                 summary.add(selection.read(view, piece))
             yield {"step": leaf.step, **summary.numbers()}
         return
-    for batch in in_batches(leaves, lambda _: reading.row_bytes, selection.PIECE_BYTES):
+    for batch in in_batches(leaves, lambda _: reading.row_bytes, PART_BYTES):
         memory = reading.memory(len(batch))
         reading.read(batch, memory)
         values = reading.finish(memory)

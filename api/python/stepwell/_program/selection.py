@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._load.slicing import parts_of
 from .._text import counted
 from .._views import ArrayView
 from ..errors import InvalidArgumentError
 
-PIECE_BYTES = 32 << 20
 EDGE = 3  # elements at each end of an axis that NumPy prints of a large array
 
 
@@ -94,37 +94,10 @@ def _slice(numbers: range) -> slice:
 
 
 def pieces(view: ArrayView, taken: list[Taken]) -> Iterator[list[Taken]]:
-    """Parts that follow each other in C order, of about PIECE_BYTES; on borders of chunks where
-    they can end there, so that no chunk is read twice."""
-    extents = [len(each.numbers) for each in taken]
-    if 0 in extents:
-        return
-    inner = view.dtype.itemsize  # bytes below one index of `axis`
-    axis = len(taken)
-    while axis > 0 and inner * extents[axis - 1] <= PIECE_BYTES:
-        axis -= 1
-        inner *= extents[axis]
-    if axis == 0:
-        yield taken
-        return
-    axis -= 1  # the one that is cut; those before it go index by index
-    for above in itertools.product(*[each.numbers for each in taken[:axis]]):
-        outer = [Taken(range(number, number + 1), each.is_index)
-                 for number, each in zip(above, taken, strict=False)]
-        for part in _cut(taken[axis].numbers, max(1, PIECE_BYTES // inner),
-                         view.chunk_shape[axis]):
-            yield [*outer, Taken(part), *taken[axis + 1:]]
-
-
-def _cut(numbers: range, count: int, chunk: int) -> Iterator[range]:
-    done = 0
-    while done < len(numbers):
-        end = min(done + count, len(numbers))
-        if end < len(numbers) and numbers.step == 1:
-            border = numbers[end] // chunk * chunk - numbers.start
-            end = border if border > done else end
-        yield numbers[done:end]
-        done = end
+    """Parts that follow each other in C order, of about PART_BYTES (`parts_of`)."""
+    for part in parts_of([each.numbers for each in taken], view.dtype.itemsize, view.chunk_shape):
+        yield [each._replace(numbers=numbers) if numbers is not each.numbers else each
+               for each, numbers in zip(taken, part, strict=True)]
 
 
 def corners(view: ArrayView, taken: list[Taken]) -> np.ndarray[Any, Any]:
