@@ -224,6 +224,7 @@ struct StepRecord {
   uint64_t commit = 0;        // commit number, > 0
   int64_t time_ns = 0;        // wall time of the commit, since the epoch
   bool pinned = false;        // kept whatever retention says
+  std::string taint;          // why it is not to be resumed from; "": it may be
   std::string metadata_json;  // user metadata; "" = none
   std::string metrics_json;
   std::vector<ItemRecord> items;
@@ -337,11 +338,14 @@ struct Decided {
   bool operator==(const Decided&) const = default;
 };
 struct MetaChange {
-  uint64_t commit = 0;         // the live commit that is changed
-  std::optional<bool> pinned;  // its new pin
+  uint64_t commit = 0;                    // the live commit that is changed
+  std::optional<bool> pinned = {};        // its new pin
+  std::optional<std::string> taint = {};  // its new taint; "": none
 
   bool operator==(const MetaChange&) const = default;
 };
+// Makes the change to the step's record; false: it says so already.
+bool ApplyChange(const MetaChange& change, StepRecord* record);
 struct Meta {
   std::vector<MetaChange> changes;
 

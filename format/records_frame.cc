@@ -419,14 +419,20 @@ Result<LossRecord> DecodeLoss(ConstBytes bytes) {
 }
 
 std::string EncodeMeta(const Meta& meta) {
-  const size_t words =
+  size_t words =
       1 + StructWords<schema::Meta>() + ListWords<schema::Meta::Change>(meta.changes.size());
+  for (const MetaChange& change : meta.changes) {
+    words += internal::TextWords(change.taint.value_or("").size());
+  }
   return EncodeMessage<schema::Meta>(words, [&](schema::Meta::Builder out) {
     auto changes = out.initChanges(Count(meta.changes));
     for (uint32_t i = 0; i < changes.size(); ++i) {
       changes[i].setCommit(meta.changes[i].commit);
       changes[i].setSetPinned(meta.changes[i].pinned.has_value());
       changes[i].setPinned(meta.changes[i].pinned.value_or(false));
+      const auto& taint = meta.changes[i].taint;
+      changes[i].setSetTaint(taint.has_value());
+      if (taint && !taint->empty()) changes[i].setTaint(internal::ToText(*taint));
     }
   });
 }
@@ -437,6 +443,7 @@ Result<Meta> DecodeMeta(ConstBytes bytes) {
              [](schema::Meta::Change::Reader change, MetaChange* out) {
                out->commit = change.getCommit();
                if (change.getSetPinned()) out->pinned = change.getPinned();
+               if (change.getSetTaint()) out->taint = internal::FromText(change.getTaint());
              });
   });
 }

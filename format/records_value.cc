@@ -303,7 +303,8 @@ void ReadGroup(schema::Group::Reader in, GroupRecord* record) {
 }
 
 size_t StepTailWords(const StepRecord& record) {
-  size_t words = TextWords(record.metadata_json.size()) + TextWords(record.metrics_json.size()) +
+  size_t words = TextWords(record.taint.size()) + TextWords(record.metadata_json.size()) +
+                 TextWords(record.metrics_json.size()) +
                  ListWords<schema::Item>(record.items.size()) +
                  ListWords<schema::Extent>(record.extents.size());
   for (const ItemRecord& item : record.items) words += TextWords(item.name.size());
@@ -316,6 +317,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setCommit(record.commit);
   out.setTimeNs(record.time_ns);
   out.setPinned(record.pinned);
+  if (!record.taint.empty()) out.setTaint(ToText(record.taint));
   if (!record.metadata_json.empty()) out.setMetadataJson(ToText(record.metadata_json));
   if (!record.metrics_json.empty()) out.setMetricsJson(ToText(record.metrics_json));
   if (!record.items.empty()) {
@@ -356,6 +358,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->commit = in.getCommit();
   record->time_ns = in.getTimeNs();
   record->pinned = in.getPinned();
+  record->taint = FromText(in.getTaint());
   record->metadata_json = FromText(in.getMetadataJson());
   record->metrics_json = FromText(in.getMetricsJson());
   ReadList(in.getItems(), &record->items, [](schema::Item::Reader item, ItemRecord* out) {
@@ -399,6 +402,18 @@ std::optional<CodecId> LeafRecord::codec() const {
   const auto is_other = [first](const ChunkRecord& chunk) { return chunk.codec != first; };
   if (std::any_of(chunks.begin(), chunks.end(), is_other)) return std::nullopt;
   return first;
+}
+
+bool ApplyChange(const MetaChange& change, StepRecord* record) {
+  bool differs = false;
+  const auto set = [&differs](const auto& to, auto* field) {
+    if (!to || *to == *field) return;
+    *field = *to;
+    differs = true;
+  };
+  set(change.pinned, &record->pinned);
+  set(change.taint, &record->taint);
+  return differs;
 }
 
 std::string EncodeLeafValue(const LeafRecord& record) {

@@ -102,6 +102,8 @@ struct Meta {
     commit @0 :UInt64;    # the live commit that is changed
     pinned @1 :Bool;      # new state of the pin, if `setPinned`
     setPinned @2 :Bool;
+    setTaint @3 :Bool;
+    taint @4 :Text;       # its new taint, if `setTaint`; empty: none
   }
 }
 

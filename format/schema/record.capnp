@@ -108,6 +108,8 @@ struct Step {
   group @11 :Group;          # null: saved by one process alone
   extents @12 :List(Extent); # ascending by segment; the commit frame's own is always there
   referencedBytes @13 :UInt64;  # of storedBytes: payloads that earlier commits wrote
+  taint @14 :Text;           # why it is not to be resumed from, as of this frame or catalog;
+                             # empty: it may be
 }
 
 struct Extent {

@@ -66,6 +66,11 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeDecided(AsBytes(read("decided"))), ExampleDecided(), "decided");
   ExpectDecodes(DecodeDelete(AsBytes(read("delete"))), ExampleDelete(), "delete");
   ExpectDecodes(DecodeMeta(AsBytes(read("meta"))), ExampleMeta(), "meta");
+  ExpectDecodes(DecodeMeta(AsBytes(read("meta_taint"))), ExampleTaintMeta(), "meta_taint");
+  ExpectDecodes(DecodeCommit(AsBytes(read("commit_taint"))), ExampleTaintedCommit(),
+                "commit_taint");
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_taint"))), ExampleTaintedCatalog(),
+                "catalog_taint");
   ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
   ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
   ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
@@ -77,6 +82,8 @@ TEST(GoldenTest, FramePayloadsDecode) {
 TEST(GoldenTest, PushedRunsDecode) {
   const PushedStep pushed = ExamplePushedStep();
   ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step"))), pushed, "pushed_step");
+  ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step_taint"))), ExampleTaintedPush(),
+                "pushed_step_taint");
   PushedHead marker;
   marker.objects = pushed.objects;
   ExpectDecodes(DecodePushedHead(AsBytes(ReadGolden("push_marker"))), marker, "push_marker");

@@ -24,6 +24,7 @@ StepRecord RandomStep(Prng& prng) {
   step.commit = 1 + prng.Below(1000);
   step.time_ns = static_cast<int64_t>(prng.Next());
   step.pinned = prng.Below(2) == 0;
+  step.taint = RandomText(prng);
   step.metadata_json = RandomText(prng);
   step.metrics_json = RandomText(prng);
   for (uint64_t i = prng.Below(4); i > 0; --i) {

@@ -254,6 +254,28 @@ Catalog ExampleStatisticsCatalog() {
 
 Delete ExampleDelete() { return {{11, 12}, {1000, 2000}}; }
 
+Commit ExampleTaintedCommit() {
+  Commit commit = ExampleStatisticsCommit();
+  commit.step.taint = "loss spike";
+  return commit;
+}
+
+Catalog ExampleTaintedCatalog() {
+  Catalog catalog = ExampleStatisticsCatalog();
+  catalog.live[0].step.taint = "loss spike";
+  return catalog;
+}
+
+PushedStep ExampleTaintedPush() {
+  PushedStep pushed = ExamplePushedStep();
+  pushed.step->taint = "loss spike";
+  return pushed;
+}
+
+Meta ExampleTaintMeta() {
+  return {{{11, std::nullopt, "loss spike"}, {12, std::nullopt, ""}, {13, true, "both"}}};
+}
+
 Meta ExampleMeta() { return {{{11, true}, {12, false}, {13, std::nullopt}}}; }
 
 Footer ExampleFooter() {
@@ -396,7 +418,7 @@ std::vector<Golden> MakeGolden() {
       {"prepared", EncodeCommit(ExamplePrepared()), false},
       {"decided", EncodeDecided(ExampleDecided()), true},
       {"delete", EncodeDelete(ExampleDelete()), true},
-      {"meta", EncodeMeta(ExampleMeta()), true},
+      {"meta", EncodeMeta(ExampleMeta()), false},
       {"loss", EncodeLoss(ExampleLoss()), true},
       {"footer", EncodeFooter(ExampleFooter()), true},
       {"trailer", EncodeTrailer(ExampleTrailer()), true},
@@ -408,9 +430,14 @@ std::vector<Golden> MakeGolden() {
       {"records_with_copy", ExampleRecordsRun(), false},
       // Messages of before statistics are shorter: these have taken their places.
       {"leaf_statistics", EncodeLeafValue(ExampleStatistics()), true},
-      {"commit_statistics", EncodeCommit(ExampleStatisticsCommit()), true},
-      {"catalog_statistics", EncodeCatalog(ExampleStatisticsCatalog()), true},
-      {"pushed_step", EncodePushedStep(ExamplePushedStep()), true},
+      {"commit_statistics", EncodeCommit(ExampleStatisticsCommit()), false},
+      {"catalog_statistics", EncodeCatalog(ExampleStatisticsCatalog()), false},
+      {"pushed_step", EncodePushedStep(ExamplePushedStep()), false},
+      // So are messages of before taints.
+      {"commit_taint", EncodeCommit(ExampleTaintedCommit()), true},
+      {"catalog_taint", EncodeCatalog(ExampleTaintedCatalog()), true},
+      {"meta_taint", EncodeMeta(ExampleTaintMeta()), true},
+      {"pushed_step_taint", EncodePushedStep(ExampleTaintedPush()), true},
       {"push_marker", EncodePushMarker(ExamplePushedStep().objects), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
       {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},

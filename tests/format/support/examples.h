@@ -19,6 +19,7 @@ ChunkRecord ExampleChunk();
 LeafRecord ExampleArray();
 // A step of a pushed run, with all kinds of leaves; its last chunk is a difference.
 PushedStep ExamplePushedStep();
+PushedStep ExampleTaintedPush();
 LeafRecord ExampleValue();
 LeafRecord ExampleNode();
 // The value of an NNX Variable.
@@ -41,6 +42,9 @@ Commit ExampleStatisticsCommit();
 Catalog ExampleStatisticsCatalog();
 Delete ExampleDelete();
 Meta ExampleMeta();
+Commit ExampleTaintedCommit();
+Catalog ExampleTaintedCatalog();
+Meta ExampleTaintMeta();
 Footer ExampleFooter();
 Trailer ExampleTrailer();
 StoreSlot ExampleSlot();
