@@ -129,6 +129,8 @@ struct SaveRequest {
   // Other steps that end in this commit, as those that retention drops: pinned ones, and those that
   // are not there by then, are passed over. Not with `group`: Decision::dead says it there.
   std::vector<uint64_t> retire;
+  // Tainted from the beginning, as a copy of a tainted step is; "": it is not.
+  std::string taint;
   // The caller's number for this save, for LeafInput::unchanged_since, ascending; 0: none.
   uint64_t ticket = 0;
   // The step is a copy of one that was saved elsewhere. What it holds is not the caller's doing, so
@@ -210,18 +212,19 @@ class StoreReader {
   // Committed steps, ascending. Of a step of many processes: the record of this store's part. A
   // read-only store looks for new ones each time.
   virtual Result<std::vector<format::StepRecord>> Steps() = 0;
-  // The numbers of the `last` highest steps, or of all there are, ascending.
-  virtual Result<std::vector<uint64_t>> StepNumbers(size_t last) = 0;
+  // The numbers of the `last` highest steps, or of all there are, ascending; with or without those
+  // that are tainted.
+  virtual Result<std::vector<uint64_t>> StepNumbers(size_t last, bool with_tainted) = 0;
   // Their texts. Of a step of many processes: what this store's part has. Steps that are deleted
   // meanwhile are left out.
   virtual Result<std::vector<StepTexts>> Texts(size_t last) = 0;
-  // The highest committed step; none in a store without steps. kDataLoss: frames are lost and not
-  // accepted (see Repair); it may have been in them, whatever else is there.
+  // The highest committed step that is not tainted; none where there is none. kDataLoss: frames are
+  // lost and not accepted (see Repair); it may have been in them, whatever else is there.
   virtual Result<std::optional<uint64_t>> Newest() = 0;
   // kNotFound names the nearest steps.
   virtual Result<std::shared_ptr<StepReader>> Read(uint64_t step) = 0;
-  // The newest step of one instant, whatever is deleted or replaced meanwhile; null in a store
-  // without steps. kDataLoss as Newest().
+  // That step of one instant, whatever is deleted or replaced meanwhile; null where there is none.
+  // kDataLoss as Newest().
   virtual Result<std::shared_ptr<StepReader>> ReadNewest() = 0;
   virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
@@ -282,6 +285,10 @@ class StoreWriter {
   // Pinned steps are kept whatever the rules say; Delete and replacing them fail with
   // kFailedPrecondition until they are unpinned. Pinning twice is one pin.
   virtual Status SetPinned(std::span<const uint64_t> steps, bool pinned) = 0;
+  // Taints steps: they are not to be resumed from, because of `why`, 1 to kTaintBytesMax bytes. So
+  // Newest and ReadNewest pass them over, and retention keeps an untainted step. By number they are
+  // read as any other. A new taint takes the place of the old one; "" takes it away.
+  virtual Status SetTaint(std::span<const uint64_t> steps, std::string_view why) = 0;
 
   // Gives back all space that can be given back now, and waits for it. Reclaim also goes on by
   // itself, in the background.
@@ -335,6 +342,9 @@ class Store : public StoreReader, public StoreWriter, public GroupPart {
   // `others`: the other parts of steps of many processes, too.
   virtual Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) = 0;
 };
+
+// Each catalog repeats the taints of what it names.
+inline constexpr size_t kTaintBytesMax = 1024;
 
 // The store whose step this thread copies at the moment; null: none. Save asks
 // SaveRequest::keep_waiting while a step is partly copied. That callback must not wait for the

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/python/bindings.h"
+#include "api/python/leaves.h"
 
 namespace stepwell::python {
 namespace {
@@ -71,6 +72,7 @@ void BindGroup(nb::module_& m) {
       .def_ro("step", &StepRecord::step)
       .def_ro("commit", &StepRecord::commit)
       .def_ro("pinned", &StepRecord::pinned)
+      .def_prop_ro("taint", [](const StepRecord& record) { return TextObject(record.taint); })
       .def_prop_ro("group", &SaveOfStep);
   using db::GroupStatus;
   nb::class_<GroupStatus>(m, "GroupStatus")

@@ -143,8 +143,8 @@ class Core {
     return Call([&] { return store_->Newest(); });
   }
   // Returns the `last` highest steps, ascending; all for None.
-  std::vector<uint64_t> StepNumbers(std::optional<size_t> last) {
-    return Call([&] { return store_->StepNumbers(last.value_or(SIZE_MAX)); });
+  std::vector<uint64_t> StepNumbers(std::optional<size_t> last, bool tainted) {
+    return Call([&] { return store_->StepNumbers(last.value_or(SIZE_MAX), tainted); });
   }
   // Each step's metrics, as JSON; "" for none.
   std::map<uint64_t, std::string> Metrics() {
@@ -183,7 +183,7 @@ class Core {
     return std::make_unique<Reader>(Call([&] { return store_->ReadShare(step); }));
   }
 
-  // Ctrl-C ends the waiting for these four, not what they do.
+  // Ctrl-C ends the waiting for these, not what they do.
   void Delete(std::vector<uint64_t> steps) {
     ThrowIfError(WaitFor([this, steps = std::move(steps)] { return store_->Delete(steps); }));
   }
@@ -194,6 +194,11 @@ class Core {
   void SetPinned(std::vector<uint64_t> steps, bool pinned) {
     ThrowIfError(WaitFor(
         [this, steps = std::move(steps), pinned] { return store_->SetPinned(steps, pinned); }));
+  }
+  void SetTaint(std::vector<uint64_t> steps, std::string why) {
+    ThrowIfError(WaitFor([this, steps = std::move(steps), why = std::move(why)] {
+      return store_->SetTaint(steps, why);
+    }));
   }
   db::ReclaimReport Reclaim() {
     auto report = std::make_shared<db::ReclaimReport>();
@@ -357,7 +362,7 @@ NB_MODULE(_stepwell, m) {
       .def("wait", &sp::Core::Wait)
       .def("steps", &sp::Core::Steps)
       .def("newest", &sp::Core::Newest)
-      .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none())
+      .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none(), arg("tainted") = true)
       .def("metrics", &sp::Core::Metrics)
       .def("read", &sp::Core::Read, arg("step"))
       .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
@@ -369,6 +374,7 @@ NB_MODULE(_stepwell, m) {
       .def("delete", &sp::Core::Delete, arg("steps"))
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
+      .def("set_taint", &sp::Core::SetTaint, arg("steps"), arg("why"))
       .def("repair", &sp::Core::Repair, arg("accept"))
       .def("reclaim", &sp::Core::Reclaim)
       .def("branch", &sp::Core::Branch, arg("destination"))

@@ -104,6 +104,7 @@ void BindReader(nb::module_& m) {
       .def_prop_ro("time_ns", [](const Reader& r) { return r.record().time_ns; })
       .def_prop_ro("frame_bytes", [](const Reader& r) { return r.record().frame_bytes(); })
       .def_prop_ro("pinned", [](const Reader& r) { return r.record().pinned; })
+      .def_prop_ro("taint", [](const Reader& r) { return TextObject(r.record().taint); })
       .def_prop_ro("metadata_json", [](const Reader& r) { return r.record().metadata_json; })
       .def_prop_ro("metrics_json", [](const Reader& r) { return r.record().metrics_json; })
       .def_prop_ro("logical_bytes", [](const Reader& r) { return r.record().logical_bytes; })

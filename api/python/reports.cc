@@ -137,7 +137,8 @@ void BindReports(nb::module_& m) {
       .def_ro("step", &RetentionReport::Step::step)
       .def_ro("pinned", &RetentionReport::Step::pinned)
       .def_ro("kept_by", &RetentionReport::Step::kept_by)
-      .def_ro("goes_next", &RetentionReport::Step::goes_next);
+      .def_ro("goes_next", &RetentionReport::Step::goes_next)
+      .def_ro("newest_untainted", &RetentionReport::Step::newest_untainted);
   nb::class_<RetentionReport>(m, "RetentionReport")
       .def_ro("rules", &RetentionReport::rules)
       .def_ro("steps", &RetentionReport::steps)

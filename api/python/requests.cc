@@ -92,6 +92,7 @@ void BindRequests(nb::module_& m) {
                                    .if_exists = if_exists,
                                    .group = std::move(group),
                                    .retire = std::move(retire),
+                                   .taint = {},
                                    .is_copy = is_copy,
                                    .keep_waiting = {}};
           },

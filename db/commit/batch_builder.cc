@@ -22,10 +22,10 @@ LiveStepPtr After(const LiveSteps::Change& change, uint64_t step, LiveStepPtr li
     if (live != nullptr && killed->record.commit == live->record.commit) live = nullptr;
   }
   if (change.added != nullptr && change.added->record.step == step) live = change.added;
-  for (const auto& [pinned_step, pinned] : change.pins) {
-    if (live == nullptr || pinned_step != step) continue;
+  for (const StepMeta& meta : change.metas) {
+    if (live == nullptr || meta.step != step) continue;
     auto edited = std::make_shared<LiveStep>(*live);
-    edited->record.pinned = pinned;
+    format::ApplyChange(meta.change, &edited->record);
     live = std::move(edited);
   }
   return live;
@@ -66,8 +66,8 @@ Status BatchBuilder::AddJob(SaveJob* job, BatchEntry* entry) {
       return AddDelete(*job, entry);
     case SaveJob::Kind::kDecide:
       return AddDecision(job, entry);
-    case SaveJob::Kind::kPin:
-      return AddPins(*job, entry);
+    case SaveJob::Kind::kMeta:
+      return AddMeta(*job, entry);
     case SaveJob::Kind::kRewrite:
       return AddRewrite(*job, entry);
     case SaveJob::Kind::kAccept:
@@ -113,8 +113,8 @@ void BatchBuilder::LoadRetention() {
   for (const BatchEntry& entry : batch_->entries) {
     for (const auto& killed : entry.change.killed) retention_.Remove(killed->record.step);
     if (entry.change.added != nullptr) retention_.Add(CandidateOf(*entry.change.added));
-    for (const auto& [step, pinned] : entry.change.pins) {
-      if (const LiveStepPtr live = FindAsOf(step)) retention_.Add(CandidateOf(*live));
+    for (const StepMeta& meta : entry.change.metas) {
+      if (const LiveStepPtr live = FindAsOf(meta.step)) retention_.Add(CandidateOf(*live));
     }
   }
   retention_.SetKnown();
@@ -129,6 +129,7 @@ void BatchBuilder::AddRetired(const LiveStep& added, std::span<const uint64_t> a
   std::set<uint64_t> steps(asked.begin(), asked.end());
   steps.erase(added.record.step);
   if (retention_.has_rules()) {
+    if (IsTainted(added)) retention_.Reset();  // then steps count that were kept for good
     if (!retention_.known()) LoadRetention();
     const auto dropped = retention_.Drop(CandidateOf(added));
     steps.insert(dropped.begin(), dropped.end());
@@ -142,7 +143,7 @@ void BatchBuilder::AddRetired(const LiveStep& added, std::span<const uint64_t> a
 // A frame was placed. Others than those of saves may let steps come back to what a rule counts.
 void BatchBuilder::NoteRetention(const SaveJob& job, const LiveSteps::Change& change) {
   if (!retention_.known()) return;
-  if (job.kind == SaveJob::Kind::kDelete || job.kind == SaveJob::Kind::kPin) {
+  if (job.kind == SaveJob::Kind::kDelete || job.kind == SaveJob::Kind::kMeta) {
     retention_.Reset();
     return;
   }
@@ -249,15 +250,18 @@ Status BatchBuilder::AddDelete(const SaveJob& job, BatchEntry* entry) {
   return AddSmall(FrameKind::kDelete, format::EncodeDelete(deletion), entry);
 }
 
-Status BatchBuilder::AddPins(const SaveJob& job, BatchEntry* entry) {
+Status BatchBuilder::AddMeta(const SaveJob& job, BatchEntry* entry) {
   format::Meta meta;
   for (const uint64_t step : job.steps) {
     const LiveStepPtr live = FindAsOf(step);
     if (live == nullptr) return NotThere(step);
+    format::MetaChange change = job.meta;
+    change.commit = live->record.commit;
     // A lost frame may have changed it since: it is said again.
-    if (live->record.pinned == job.pinned && losses_->empty()) continue;
-    meta.changes.push_back({live->record.commit, job.pinned});
-    entry->change.pins.push_back({step, job.pinned});
+    format::StepRecord record = live->record;
+    if (!format::ApplyChange(change, &record) && losses_->empty()) continue;
+    entry->change.metas.push_back({step, change});
+    meta.changes.push_back(std::move(change));
   }
   return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frames of a batch: what a save, a delete, a pin, a decision or a rewrite says in the log, and
+// The frames of a batch: what a save, a delete, a pin, a taint, a decision or a rewrite
+// says in the log, and
 // what it makes of the live steps (DESIGN.md, "Save"). Engine thread only.
 //
 // Each change is decided as of the next frame: by the committed steps, and by what the batch
@@ -43,7 +44,7 @@ class BatchBuilder {
   Status AddRewrite(const SaveJob& job, BatchEntry* entry);
   Status AddDelete(const SaveJob& job, BatchEntry* entry);
   Status AddDecision(SaveJob* job, BatchEntry* entry);  // change.commit is 0: taken already
-  Status AddPins(const SaveJob& job, BatchEntry* entry);
+  Status AddMeta(const SaveJob& job, BatchEntry* entry);
   Status AddAccepted(BatchEntry* entry);
 
   // ---- frames ------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   step.time_ns = options_->environment.clock->WallNanos();
   live->age_time_ns = AgeTime(step.time_ns);
   step.items = job->items;
+  step.taint = job->taint;
   step.group = job->group;
   const auto texts = std::make_shared<StepTexts>();
   texts->metadata_json = job->metadata_json;

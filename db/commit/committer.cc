@@ -24,8 +24,10 @@ std::string WhatOf(const SaveJob& job) {
       return StrCat("step ", job.step, " was saved");
     case SaveJob::Kind::kDelete:
       return StepsText(job.steps) + " deleted";
-    case SaveJob::Kind::kPin:
-      return StepsText(job.steps) + (job.pinned ? " pinned" : " unpinned");
+    case SaveJob::Kind::kMeta:
+      if (job.meta.taint)
+        return StepsText(job.steps) + (job.meta.taint->empty() ? " untainted" : " tainted");
+      return StepsText(job.steps) + (*job.meta.pinned ? " pinned" : " unpinned");
     case SaveJob::Kind::kDecide:
       return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");
     case SaveJob::Kind::kAccept:

@@ -178,12 +178,26 @@ std::vector<std::vector<bool>> KeptByRules(std::span<const KeepRule> rules,
   return kept;
 }
 
+std::optional<size_t> KeptUntainted(std::span<const KeepCandidate> candidates, size_t added) {
+  bool any_tainted = candidates[added].tainted;
+  for (size_t i = candidates.size(); i-- > 0;) {
+    if (candidates[i].tainted) {
+      any_tainted = true;
+    } else if (i != added) {
+      return any_tainted ? std::optional(i) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added) {
   if (rules.empty()) return {};
   const auto kept = KeptByRules(rules, candidates, added);
+  const auto untainted = KeptUntainted(candidates, added);
   std::vector<size_t> drop;
   for (size_t i = 0; i < candidates.size(); ++i) {
+    if (i == untainted) continue;
     const bool keep = std::any_of(kept.begin(), kept.end(), [i](const auto& by) { return by[i]; });
     if (!keep && i != added && !candidates[i].pinned) drop.push_back(i);
   }
@@ -213,13 +227,24 @@ RetentionState::RetentionState(std::vector<KeepRule> rules)
 
 void RetentionState::Reset() {
   steps_.clear();
+  tainted_.clear();
   known_ = false;
 }
 
 void RetentionState::Add(KeepCandidate step) {
   if (!needs_metrics_) step.metrics_json.clear();
   const uint64_t number = step.step;
+  if (step.tainted) {
+    tainted_.insert(number);
+  } else {
+    tainted_.erase(number);
+  }
   steps_[number] = std::move(step);
+}
+
+void RetentionState::Remove(uint64_t step) {
+  steps_.erase(step);
+  tainted_.erase(step);
 }
 
 bool RetentionState::IsKeptForGood(uint64_t step) const {
@@ -249,7 +274,7 @@ std::vector<uint64_t> RetentionState::DropBeyondLatest(uint64_t added) {
 }
 
 std::vector<uint64_t> RetentionState::Drop(const KeepCandidate& added) {
-  if (by_number_) return DropBeyondLatest(added.step);
+  if (by_number_ && tainted_.empty() && !added.tainted) return DropBeyondLatest(added.step);
   std::vector<KeepCandidate> candidates;
   candidates.reserve(steps_.size() + 1);
   for (const auto& [number, step] : steps_) {

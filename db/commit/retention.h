@@ -39,6 +39,7 @@ struct KeepCandidate {
   bool metrics_unknown = false;   // they cannot be read: it may be the best
   bool is_old = false;            // saved before this session began
   uint64_t referenced_bytes = 0;  // of stored_bytes: what earlier steps wrote
+  bool tainted = false;
 };
 // For each rule, whether it keeps each of the candidates once the one at `added` is committed.
 // A rule on a metric that no candidate has cannot tell the good from the bad, and takes nothing
@@ -46,8 +47,13 @@ struct KeepCandidate {
 std::vector<std::vector<bool>> KeptByRules(std::span<const KeepRule> rules,
                                            std::span<const KeepCandidate> candidates, size_t added);
 
-// Indices of the candidates that no rule keeps. `candidates` ascend by step and include the step
-// being committed, at `added`. No rules: keeps everything.
+// The newest candidate that is not tainted, but for the one at `added`, if a tainted one is newer:
+// kept beside what the rules keep, since the step at `added` may turn out to be tainted, too. So a
+// run whose steps are tainted one after the other can go back to a good one.
+std::optional<size_t> KeptUntainted(std::span<const KeepCandidate> candidates, size_t added);
+
+// Indices of the candidates that no rule keeps, nor KeptUntainted. `candidates` ascend by step and
+// include the step being committed, at `added`. No rules: keeps everything.
 std::vector<size_t> StepsToDrop(std::span<const KeepRule> rules,
                                 std::span<const KeepCandidate> candidates, size_t added);
 
@@ -61,13 +67,14 @@ class RetentionState {
   explicit RetentionState(std::vector<KeepRule> rules);
 
   bool has_rules() const { return !rules_.empty(); }
-  // After changes that are not saves: the steps must be told again before the next Drop.
+  // After changes that are not saves, and before a tainted step is added: the steps must be told
+  // again before the next Drop.
   void Reset();
   bool known() const { return known_; }
   void SetKnown() { known_ = true; }
 
   void Add(KeepCandidate step);  // or replaces it
-  void Remove(uint64_t step) { steps_.erase(step); }
+  void Remove(uint64_t step);
   // The steps that the commit of `added`, which is not told yet, makes no rule keep; ascending.
   std::vector<uint64_t> Drop(const KeepCandidate& added);
 
@@ -82,6 +89,7 @@ class RetentionState {
   bool known_ = false;
   // By number; with by_number_, without those that are kept for good.
   std::map<uint64_t, KeepCandidate> steps_;
+  std::set<uint64_t> tainted_;  // of these; while there are some, all steps are looked at
 };
 
 }  // namespace stepwell::db

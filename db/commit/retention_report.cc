@@ -54,7 +54,7 @@ std::string RulesText(std::span<const KeepRule> rules) {
 KeepCandidate NextSave(const std::vector<KeepCandidate>& candidates) {
   KeepCandidate next = candidates.back();
   next.step = std::min(next.step, kStepMax - 1) + 1;
-  next.pinned = next.metrics_unknown = next.is_old = false;
+  next.pinned = next.metrics_unknown = next.is_old = next.tainted = false;
   next.metrics_json.clear();
   for (const KeepCandidate& each : candidates) next.time_ns = std::max(next.time_ns, each.time_ns);
   return next;
@@ -118,7 +118,8 @@ KeepCandidate CandidateOf(const LiveStep& live) {
           live.metrics_json,
           live.metrics_unknown,
           live.is_old,
-          live.record.referenced_bytes};
+          live.record.referenced_bytes,
+          !live.record.taint.empty()};
 }
 
 std::string DescribeRule(const KeepRule& rule) {
@@ -163,13 +164,16 @@ RetentionReport ReportRetention(std::vector<KeepRule> rules, std::vector<KeepCan
   }
   candidates.push_back(NextSave(candidates));
   const auto kept = KeptByRules(report.rules, candidates, candidates.size() - 1);
+  const auto untainted = KeptUntainted(candidates, candidates.size() - 1);
   candidates.pop_back();
   for (size_t i = 0; i < candidates.size(); ++i) {
     RetentionReport::Step step{candidates[i].step, candidates[i].pinned, {}, false};
     for (size_t rule = 0; rule < kept.size(); ++rule) {
       if (kept[rule][i]) step.kept_by.push_back(rule);
     }
-    step.goes_next = !kept.empty() && step.kept_by.empty() && !step.pinned && !lost;
+    step.newest_untainted = !kept.empty() && i == untainted;
+    step.goes_next =
+        !kept.empty() && step.kept_by.empty() && !step.pinned && !step.newest_untainted && !lost;
     report.steps.push_back(std::move(step));
   }
   return report;

@@ -190,8 +190,8 @@ void CatalogWriter::Note(const LiveSteps::Change& change) {
   for (const auto& one : {change.added, change.prepared, change.decided}) {
     if (one != nullptr) note(one->record);
   }
-  for (const auto& [step, pinned] : change.pins) {
-    if (const auto live = live_->Find(step)) note(live->record);
+  for (const StepMeta& meta : change.metas) {
+    if (const auto live = live_->Find(meta.step)) note(live->record);
   }
 }
 

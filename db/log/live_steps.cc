@@ -70,14 +70,20 @@ void LiveSteps::Load(const LogState& state) {
   tip_ = state.tip_commit;
 }
 
-std::optional<uint64_t> LiveSteps::NewestStep() const {
+std::optional<uint64_t> LiveSteps::HighestStep() const {
   const io::MutexLock lock(&mutex_);
   return steps_.empty() ? std::nullopt : std::optional(steps_.rbegin()->first);
 }
 
-std::vector<uint64_t> LiveSteps::Numbers(size_t last) const {
+std::optional<uint64_t> LiveSteps::NewestStep() const {
   const io::MutexLock lock(&mutex_);
-  return LastNumbers(steps_, last);
+  const auto newest = NewestOf(steps_);
+  return newest == steps_.end() ? std::nullopt : std::optional(newest->first);
+}
+
+std::vector<uint64_t> LiveSteps::Numbers(size_t last, bool with_tainted) const {
+  const io::MutexLock lock(&mutex_);
+  return LastNumbers(steps_, last, with_tainted);
 }
 
 LiveSteps::List LiveSteps::All() const {
@@ -118,9 +124,10 @@ LiveSteps::Pinned LiveSteps::FindAndPin(uint64_t step) {
 
 LiveSteps::Pinned LiveSteps::FindNewestAndPin() {
   const io::MutexLock lock(&mutex_);
-  if (steps_.empty()) return {};
+  const auto newest = NewestOf(steps_);
+  if (newest == steps_.end()) return {};
   pins_.insert(tip_);
-  return {steps_.rbegin()->second, std::make_shared<Pin>(this, tip_)};
+  return {newest->second, std::make_shared<Pin>(this, tip_)};
 }
 
 LiveSteps::Pinned LiveSteps::FindNewestCommitAndPin() {
@@ -230,10 +237,11 @@ void LiveSteps::Commit(const Change& change) {
                     "a change adds a step that lives already");
     Insert(change.added);
   }
-  for (const auto& [step, pinned] : change.pins) {
-    const auto it = steps_.find(step);
+  for (const StepMeta& meta : change.metas) {
+    const auto it = steps_.find(meta.step);
     if (it == steps_.end()) continue;
-    EditStep(&it->second, [pinned = pinned](LiveStep* edited) { edited->record.pinned = pinned; });
+    EditStep(&it->second,
+             [&](LiveStep* edited) { format::ApplyChange(meta.change, &edited->record); });
   }
   tip_ = change.commit;
   if (change.losses) losses_ = *change.losses;

@@ -22,9 +22,11 @@
 
 namespace stepwell::db {
 
-// Takes over the state that a step's frame does not know yet: its pin, and whether it is decided.
+// Takes over the state that a step's frame does not know yet: its pin, its taint, and whether it is
+// decided.
 inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
   record->pinned = live.pinned;
+  record->taint = live.taint;
   record->group = live.group;
 }
 
@@ -40,12 +42,25 @@ template <typename Steps>
 auto LastOf(const Steps& steps, size_t last) {
   return steps.size() > last ? std::prev(steps.end(), static_cast<ptrdiff_t>(last)) : steps.begin();
 }
+inline bool IsTainted(const LiveStep& live) { return !live.record.taint.empty(); }
+inline bool IsTainted(const std::shared_ptr<const LiveStep>& live) { return IsTainted(*live); }
 template <typename Steps>
-std::vector<uint64_t> LastNumbers(const Steps& steps, size_t last) {
+std::vector<uint64_t> LastNumbers(const Steps& steps, size_t last, bool with_tainted) {
   std::vector<uint64_t> numbers;
   numbers.reserve(std::min(last, steps.size()));
-  for (auto it = LastOf(steps, last); it != steps.end(); ++it) numbers.push_back(it->first);
+  for (auto it = steps.end(); it != steps.begin() && numbers.size() < last;) {
+    if (--it; with_tainted || !IsTainted(it->second)) numbers.push_back(it->first);
+  }
+  std::reverse(numbers.begin(), numbers.end());
   return numbers;
+}
+// The newest step of a map by step: the highest that is not tainted; end(): there is none.
+template <typename Steps>
+auto NewestOf(const Steps& steps) {
+  for (auto it = steps.end(); it != steps.begin();) {
+    if (!IsTainted((--it)->second)) return it;
+  }
+  return steps.end();
 }
 
 class LiveSteps {
@@ -71,10 +86,11 @@ class LiveSteps {
     std::shared_ptr<Pin> pin;
   };
 
+  std::optional<uint64_t> HighestStep() const;  // tainted or not
   std::optional<uint64_t> NewestStep() const;
-  std::vector<uint64_t> Numbers(size_t last) const;           // the highest, ascending
-  List All() const;                                           // ascending
-  std::shared_ptr<const LiveStep> Find(uint64_t step) const;  // null: none
+  std::vector<uint64_t> Numbers(size_t last, bool with_tainted) const;  // the highest, ascending
+  List All() const;                                                     // ascending
+  std::shared_ptr<const LiveStep> Find(uint64_t step) const;            // null: none
   // Prepared and not decided: live space, not visible. Ascending by commit number.
   List Undecided() const;
   // All() and Undecided(): what space is needed for.
@@ -90,7 +106,7 @@ class LiveSteps {
     uint64_t commit = 0;
     std::vector<std::shared_ptr<const LiveStep>> killed;
     std::shared_ptr<const LiveStep> added;
-    std::vector<StepPin> pins;
+    std::vector<StepMeta> metas;
     std::shared_ptr<const LiveStep> prepared;  // not decided yet
     // Decided: not prepared any more. Committed, it is `added`, too; else dead.
     std::shared_ptr<const LiveStep> decided;

@@ -65,10 +65,9 @@ Status Decide(const format::Decided& decided, uint64_t number, LogState* state) 
 }
 
 void Change(const format::MetaChange& change, LogState* state) {
-  if (!change.pinned) return;
   const auto step = state->step_of.find(change.commit);
   if (step == state->step_of.end()) return;
-  state->live.at(step->second).record.pinned = *change.pinned;
+  if (!format::ApplyChange(change, &state->live.at(step->second).record)) return;
   state->changed[change.commit] = step->second;
 }
 

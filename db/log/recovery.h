@@ -64,10 +64,10 @@ struct DeadCommit {
   format::FramePlace place;  // of its commit frame
 };
 
-// A step and its pin, as something is to make it.
-struct StepPin {
+// A step, and what a meta frame says of its commit.
+struct StepMeta {
   uint64_t step = 0;
-  bool pinned = false;
+  format::MetaChange change;
 };
 
 // The place of a chain frame.

@@ -39,7 +39,8 @@ std::string RandomText() {
 
 std::string Describe(const WriterRequest& request) {
   constexpr size_t kNamedMax = 10;
-  constexpr const char* kNames[] = {"", "delete", "delete items", "pin", "unpin", "reclaim"};
+  constexpr const char* kNames[] = {"",      "delete",  "delete items", "pin",
+                                    "unpin", "reclaim", "taint"};
   std::string text = kNames[static_cast<size_t>(request.kind)];
   for (size_t i = 0; i < std::min(kNamedMax, request.steps.size()); ++i) {
     text += StrCat(i == 0 ? " of step " : ", ", request.steps[i]);
@@ -76,6 +77,9 @@ Result<ReclaimReport> Do(const WriterRequest& request, Store* store) {
     case Kind::kPin:
     case Kind::kUnpin:
       return nothing(store->SetPinned(request.steps, request.kind == Kind::kPin));
+    case Kind::kTaint:
+      if (request.items.size() != 1) return InvalidArgumentError("a taint has one reason");
+      return nothing(store->SetTaint(request.steps, request.items.front()));
     case Kind::kReclaim:
       return store->Reclaim();
   }
@@ -259,7 +263,7 @@ Result<WriterRequest> DecodeRequest(const std::string& key, std::string_view byt
     return InvalidArgumentError("a request without the store's key");
   }
   if (!message.ok() || message->kind < static_cast<uint8_t>(Kind::kDelete) ||
-      message->kind > static_cast<uint8_t>(Kind::kReclaim)) {
+      message->kind > static_cast<uint8_t>(Kind::kTaint)) {
     return InvalidArgumentError("a request that this version cannot read");
   }
   return WriterRequest{static_cast<Kind>(message->kind), std::move(message->steps),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves requests of other processes of this machine to a store's writer: deletes, pins, a pass of
-// reclaim (DESIGN.md, "Requests").
+// Serves requests of other processes of this machine to a store's writer: deletes, pins, taints, a
+// pass of reclaim (DESIGN.md, "Requests").
 #pragma once
 
 #include <memory>
@@ -16,10 +16,17 @@
 namespace stepwell::db {
 
 struct WriterRequest {
-  enum class Kind : uint8_t { kDelete = 1, kDeleteItems = 2, kPin = 3, kUnpin = 4, kReclaim = 5 };
+  enum class Kind : uint8_t {
+    kDelete = 1,
+    kDeleteItems = 2,
+    kPin = 3,
+    kUnpin = 4,
+    kReclaim = 5,
+    kTaint = 6,
+  };
   Kind kind = Kind::kDelete;
   std::vector<uint64_t> steps;     // kDeleteItems: one; kReclaim: none
-  std::vector<std::string> items;  // kDeleteItems
+  std::vector<std::string> items;  // kDeleteItems; kTaint: one, the reason, "" for none
 };
 
 // The messages of format/requests.h. The key proves who sends a message.

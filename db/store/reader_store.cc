@@ -67,9 +67,9 @@ Result<std::vector<format::StepRecord>> ReaderStore::Steps() {
   return steps;
 }
 
-Result<std::vector<uint64_t>> ReaderStore::StepNumbers(size_t last) {
+Result<std::vector<uint64_t>> ReaderStore::StepNumbers(size_t last, bool with_tainted) {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
-  return LastNumbers(view->log->live, last);
+  return LastNumbers(view->log->live, last, with_tainted);
 }
 
 // Anew for each question: it is as of now, keeps no descriptors, and a writer may have made the
@@ -108,8 +108,8 @@ Result<std::vector<StepTexts>> ReaderStore::Texts(size_t last) {
 Result<std::optional<uint64_t>> ReaderStore::Newest() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path(), view->log->losses));
-  const auto& live = view->log->live;
-  return live.empty() ? std::nullopt : std::optional(live.rbegin()->first);
+  const auto newest = NewestOf(view->log->live);
+  return newest == view->log->live.end() ? std::nullopt : std::optional(newest->first);
 }
 
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadShare(uint64_t step) {
@@ -133,9 +133,9 @@ Result<std::shared_ptr<StepReader>> ReaderStore::Read(uint64_t step) {
 Result<std::shared_ptr<StepReader>> ReaderStore::ReadNewestNow() {
   STEPWELL_ASSIGN_OR_RETURN(const auto view, log_->Refresh());
   STEPWELL_RETURN_IF_ERROR(NewestMayBeLost(path(), view->log->losses));
-  const auto& live = view->log->live;
-  if (live.empty()) return std::shared_ptr<StepReader>();
-  STEPWELL_ASSIGN_OR_RETURN(auto own, log_->Read(view, live.rbegin()->second));
+  const auto newest = NewestOf(view->log->live);
+  if (newest == view->log->live.end()) return std::shared_ptr<StepReader>();
+  STEPWELL_ASSIGN_OR_RETURN(auto own, log_->Read(view, newest->second));
   return WithOtherParts(std::move(own));
 }
 
@@ -301,6 +301,12 @@ Status ReaderStore::DeleteItems(uint64_t step, std::span<const std::string> item
 Status ReaderStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
   const auto kind = pinned ? WriterRequest::Kind::kPin : WriterRequest::Kind::kUnpin;
   return SendToWriter({kind, {steps.begin(), steps.end()}, {}}).status();
+}
+
+Status ReaderStore::SetTaint(std::span<const uint64_t> steps, std::string_view why) {
+  return SendToWriter(
+             {WriterRequest::Kind::kTaint, {steps.begin(), steps.end()}, {std::string(why)}})
+      .status();
 }
 
 Result<ReclaimReport> ReaderStore::Reclaim() {

@@ -35,7 +35,7 @@ class ReaderStore final : public Store {
   Status Wait() override { return OkStatus(); }
   Status TakeError() override { return OkStatus(); }
   Result<std::vector<format::StepRecord>> Steps() override;
-  Result<std::vector<uint64_t>> StepNumbers(size_t last) override;
+  Result<std::vector<uint64_t>> StepNumbers(size_t last, bool with_tainted) override;
   Result<std::vector<StepTexts>> Texts(size_t last) override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
@@ -48,6 +48,7 @@ class ReaderStore final : public Store {
   Result<GroupStatus> Group() override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
+  Status SetTaint(std::span<const uint64_t> steps, std::string_view why) override;
   Result<ReclaimReport> Reclaim() override;
   Result<bool> SealSegments(const std::set<uint64_t>&) override { return true; }
   Result<RepairReport> Repair(bool accept_losses) override;

@@ -42,7 +42,7 @@ void RetentionNotices::RecordRules() {
 void RetentionNotices::WarnIfNotKept(uint64_t step, const std::string& metrics_json) {
   if (options_.is_part || warned_not_kept_.load()) return;
   const std::string doubt =
-      NotKeptWarning(options_.keep, step, options_.live->NewestStep(), metrics_json);
+      NotKeptWarning(options_.keep, step, options_.live->HighestStep(), metrics_json);
   if (doubt.empty() || warned_not_kept_.exchange(true)) return;
   Log(options_.log, LogLevel::kWarning, StrCat(options_.path, ": ", doubt));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of committed and prepared steps: deletes, pins, decisions, rewrites. How changes and
-// stores end: in order, or without memory, after a panic of the engine.
+// Changes of committed and prepared steps: deletes, pins, taints, decisions, rewrites. How changes
+// and stores end: in order, or without memory, after a panic of the engine.
 #include <algorithm>
 #include <utility>
 
@@ -55,15 +55,22 @@ Status WithoutItems(const std::string& path, StepReader* reader,
   return OkStatus();
 }
 
+Status CheckTaint(std::string_view why) {
+  if (why.size() <= kTaintBytesMax) return OkStatus();
+  return InvalidArgumentError(StrCat("a taint of ", why.size(), " bytes; the limit is ",
+                                     kTaintBytesMax, ": say in few words why"));
+}
+
 }  // namespace
 
 // One change of steps that are there or being saved, waited for.
-Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned) {
+Status WriterStore::ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps,
+                                format::MetaChange meta) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   if (steps.empty()) return OkStatus();
   auto job = std::make_shared<SaveJob>();
   job->kind = kind;
-  job->pinned = pinned;
+  job->meta = std::move(meta);
   job->steps.assign(steps.begin(), steps.end());
   std::sort(job->steps.begin(), job->steps.end());
   job->steps.erase(std::unique(job->steps.begin(), job->steps.end()), job->steps.end());
@@ -100,11 +107,16 @@ Result<Decided> WriterStore::Decide(const Decision& decision) {
 }
 
 Status WriterStore::Delete(std::span<const uint64_t> steps) {
-  return ChangeSteps(SaveJob::Kind::kDelete, steps, /*pinned=*/false);
+  return ChangeSteps(SaveJob::Kind::kDelete, steps, {});
 }
 
 Status WriterStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
-  return ChangeSteps(SaveJob::Kind::kPin, steps, pinned);
+  return ChangeSteps(SaveJob::Kind::kMeta, steps, {.pinned = pinned});
+}
+
+Status WriterStore::SetTaint(std::span<const uint64_t> steps, std::string_view why) {
+  STEPWELL_RETURN_IF_ERROR(CheckTaint(why));
+  return ChangeSteps(SaveJob::Kind::kMeta, steps, {.taint = std::string(why)});
 }
 
 Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> items) {

@@ -19,9 +19,9 @@ Result<std::vector<format::StepRecord>> WriterStore::Steps() {
   return steps;
 }
 
-Result<std::vector<uint64_t>> WriterStore::StepNumbers(size_t last) {
+Result<std::vector<uint64_t>> WriterStore::StepNumbers(size_t last, bool with_tainted) {
   STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
-  return core_->live.Numbers(last);
+  return core_->live.Numbers(last, with_tainted);
 }
 
 Result<std::vector<StepTexts>> WriterStore::Texts(size_t last) {

@@ -133,6 +133,7 @@ Status FillJob(SaveRequest request, SaveJob* job) {
   job->step = request.step;
   job->ticket = request.ticket;
   job->is_copy = request.is_copy;
+  job->taint = std::move(request.taint);
   job->metadata_json = std::move(request.metadata_json);
   job->metrics_json = std::move(request.metrics_json);
   size_t leaf_count = 0;

@@ -57,7 +57,7 @@ class WriterStore final : public Store {
   Status Wait() override;
   Status TakeError() override;
   Result<std::vector<format::StepRecord>> Steps() override;
-  Result<std::vector<uint64_t>> StepNumbers(size_t last) override;
+  Result<std::vector<uint64_t>> StepNumbers(size_t last, bool with_tainted) override;
   Result<std::vector<StepTexts>> Texts(size_t last) override;
   Result<std::optional<uint64_t>> Newest() override;
   Result<std::shared_ptr<StepReader>> Read(uint64_t step) override;
@@ -70,6 +70,7 @@ class WriterStore final : public Store {
   Result<GroupStatus> Group() override;
   Status DeleteItems(uint64_t step, std::span<const std::string> items) override;
   Status SetPinned(std::span<const uint64_t> steps, bool pinned) override;
+  Status SetTaint(std::span<const uint64_t> steps, std::string_view why) override;
   Result<ReclaimReport> Reclaim() override;
   Result<bool> SealSegments(const std::set<uint64_t>& segments) override;
   Result<RepairReport> Repair(bool accept_losses) override;
@@ -105,7 +106,7 @@ class WriterStore final : public Store {
   Status CheckUsable() const;
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
-  Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, bool pinned);
+  Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, format::MetaChange meta);
   Status Rewrite(uint64_t step, std::span<const std::string> without_items);
   Result<bool> RewriteIfDamaged(const LiveStep& live);
   Status Begin(const std::shared_ptr<SaveJob>& job,

@@ -11,7 +11,7 @@
 namespace stepwell::db::transfer {
 
 Result<std::unique_ptr<LocalSteps>> LocalSteps::Near(StoreReader& store, uint64_t step) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto numbers, store.StepNumbers(SIZE_MAX));
+  STEPWELL_ASSIGN_OR_RETURN(const auto numbers, store.StepNumbers(SIZE_MAX, /*with_tainted=*/true));
   std::unique_ptr<LocalSteps> local(new LocalSteps(store));
   if (numbers.empty()) return local;
   std::set<uint64_t> near = {numbers.back()};

@@ -334,6 +334,7 @@ Result<SaveRequest> PullPlan::Request() {
   SaveRequest request;
   request.step = state_->list.step->step;
   request.is_copy = true;
+  request.taint = state_->list.step->taint;
   request.metadata_json = state_->list.step->metadata_json;
   if (!state_->selected) request.metrics_json = state_->list.step->metrics_json;
   for (const format::ItemRecord* record : state_->items) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins, deleted items, retention by rules: in the session that made them, for readers beside it,
-// after a clean close, and recovered from the log.
+// Pins, taints, deleted items, retention by rules: in the session that made them, for readers
+// beside it, after a clean close, and recovered from the log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -100,6 +101,27 @@ class ChangesTest : public ::testing::TestWithParam<Again> {
     return steps;
   }
 
+  static std::map<uint64_t, std::string> Tainted(Store* store) {
+    std::map<uint64_t, std::string> steps;
+    const auto all = store->Steps();
+    EXPECT_TRUE(all.ok());
+    for (const auto& step : *all) {
+      if (!step.taint.empty()) steps[step.step] = step.taint;
+      EXPECT_EQ((*store->Read(step.step))->step().taint, step.taint);
+    }
+    return steps;
+  }
+
+  // Of Newest() and ReadNewest(); 0: none.
+  static uint64_t Newest(Store* store) {
+    const auto newest = store->Newest();
+    const auto reader = store->ReadNewest();
+    EXPECT_OK(newest.status());
+    EXPECT_OK(reader.status());
+    EXPECT_EQ(*reader == nullptr ? 0 : (*reader)->step().step, newest->value_or(0));
+    return newest->value_or(0);
+  }
+
   TempDir dir_;
   std::unique_ptr<Store> reader_;
 };
@@ -180,6 +202,71 @@ TEST_P(ChangesTest, PinsSurviveManySegments) {
   ASSERT_NE(again, nullptr);
   EXPECT_THAT(Pinned(again), ElementsAre(2));
   EXPECT_OK(CheckSeeded(again, 2, 2, SmallState()));
+}
+
+// It stays with what was done to the step since, over many segments, until another takes its place.
+TEST_P(ChangesTest, TaintedStepsArePassedOver) {
+  StoreOptions options;
+  options.segment_bytes = uint64_t{1} << 20;
+  auto store = Open(options);
+  for (uint64_t step = 1; step <= 7; ++step) ASSERT_OK(SaveItems(store.get(), step, {"extra"}));
+  ASSERT_OK(store->SetTaint(std::vector<uint64_t>{3, 4, 5, 6, 7}, "loss spike"));
+  ASSERT_OK(store->SetTaint(std::vector<uint64_t>{4}, "worse"));
+  ASSERT_OK(store->SetTaint(kThree, ""));
+  ASSERT_OK(store->SetPinned(std::vector<uint64_t>{5}, true));
+  ASSERT_OK(store->DeleteItems(6, std::vector<std::string>{"extra"}));
+  ASSERT_OK(SaveSeeded(store.get(), 7, 9, SmallState(), IfExists::kReplace)->Wait());
+  ASSERT_OK(store->SetTaint(std::vector<uint64_t>{7}, std::string(kTaintBytesMax, 'x')));
+  EXPECT_EQ(store->SetTaint(kThree, std::string(kTaintBytesMax + 1, 'x')).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->SetTaint(std::vector<uint64_t>{1, 99}, "no").code(), StatusCode::kNotFound);
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    ASSERT_OK(SaveSeeded(store.get(), 1, seed, SmallState(), IfExists::kReplace)->Wait());
+  }
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(Tainted(again),
+              ElementsAre(std::pair(4, "worse"), std::pair(5, "loss spike"),
+                          std::pair(6, "loss spike"), std::pair(7, std::string(1024, 'x'))));
+  EXPECT_EQ(Newest(again), 3U);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_OK(CheckSeeded(again, 7, 9, SmallState()));
+  if (again->read_only()) return;
+  ASSERT_OK(SaveSeeded(again, 7, 10, SmallState(), IfExists::kReplace)->Wait());
+  EXPECT_EQ(Newest(again), 7U) << "another step of that number";
+  ASSERT_OK(again->SetTaint(std::vector<uint64_t>{1, 2, 3, 7}, "all"));
+  EXPECT_EQ(Newest(again), 0U);
+}
+
+// The rules count tainted steps as any, but do not leave them alone.
+TEST_P(ChangesTest, RetentionKeepsAStepToGoBackTo) {
+  StoreOptions options;
+  options.keep = {KeepRule::Latest(2)};
+  auto store = Open(options);
+  const auto save = [&store](uint64_t step) { ASSERT_OK(SaveItems(store.get(), step, {})); };
+  const auto taint = [&store](uint64_t step) { ASSERT_OK(store->SetTaint({&step, 1}, "spike")); };
+  save(1);
+  save(2);
+  taint(2);
+  save(3);
+  EXPECT_THAT(StepNumbers(store.get()), ElementsAre(1, 2, 3));
+  const auto report = store->Retention();
+  ASSERT_OK(report.status());
+  EXPECT_TRUE(std::none_of(report->steps.begin(), report->steps.end(),
+                           [](const auto& step) { return step.newest_untainted; }));
+  taint(3);
+  const auto tainted = store->Retention();
+  ASSERT_OK(tainted.status());
+  EXPECT_TRUE(tainted->steps[0].newest_untainted);
+  EXPECT_FALSE(tainted->steps[0].goes_next);
+  save(4);
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(1, 3, 4));
+  EXPECT_EQ(Newest(again), 4U);
+  if (GetParam() != Again::kSameSession) return;  // it was opened without rules
+  save(5);
+  EXPECT_THAT(StepNumbers(again), ElementsAre(4, 5));
 }
 
 TEST_P(ChangesTest, PinnedStepsAreNeitherDeletedNorReplaced) {

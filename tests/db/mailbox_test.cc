@@ -67,6 +67,12 @@ TEST_F(MailboxTest, TheWriterDoesWhatItIsAsked) {
   EXPECT_EQ(pinned.code(), StatusCode::kFailedPrecondition) << pinned.ToString();
   EXPECT_THAT(pinned.message(), HasSubstr("pinned"));
   EXPECT_OK((*beside)->SetPinned(one, false));
+  const std::vector<uint64_t> three = {3};
+  EXPECT_OK((*beside)->SetTaint(three, "loss spike"));
+  EXPECT_EQ((*writer_->Read(3))->step().taint, "loss spike");
+  EXPECT_EQ(*(*beside)->Newest(), 2);
+  EXPECT_OK((*beside)->SetTaint(three, ""));
+  EXPECT_EQ(*(*beside)->Newest(), 3);
   EXPECT_OK((*beside)->Delete(one));
   EXPECT_THAT(StepNumbers(writer_.get()), ElementsAre(2, 3));
   EXPECT_THAT(StepNumbers(beside->get()), ElementsAre(2, 3));

@@ -47,6 +47,7 @@ History MakeHistory(std::mt19937_64& random) {
     history.candidates.push_back({step, static_cast<int64_t>(random() % 1000), 1 + random() % 100,
                                   random() % 6 == 0, history.metrics.back(), false,
                                   random() % 2 == 0});
+    history.candidates.back().tainted = random() % 4 == 0;
   }
   history.added = random() % count;
   return history;
@@ -123,8 +124,17 @@ TEST(RetentionTest, RandomHistoriesAgainstTheWordsOfTheRules) {
     std::vector<KeepRule> rules;
     for (uint64_t n = random() % 4; n > 0; --n) rules.push_back(MakeRule(random));
     const auto drop = StepsToDrop(rules, history.candidates, history.added);
+    // No step but the one being committed, or a tainted one, is above a step that stays for that.
+    const auto& all = history.candidates;
     for (size_t i = 0; i < history.candidates.size(); ++i) {
       bool keep = rules.empty() || i == history.added || history.candidates[i].pinned;
+      bool only_tainted = !all[i].tainted;
+      bool any_tainted = all[history.added].tainted;
+      for (size_t k = i + 1; k < all.size(); ++k) {
+        only_tainted = only_tainted && (all[k].tainted || k == history.added);
+        any_tainted = any_tainted || all[k].tainted;
+      }
+      keep = keep || (only_tainted && any_tainted);
       const bool others = std::any_of(rules.begin(), rules.end(), [&](const KeepRule& rule) {
         return rule.kind != Kind::kPinned && !IsBlind(rule, history);
       });
@@ -136,6 +146,26 @@ TEST(RetentionTest, RandomHistoriesAgainstTheWordsOfTheRules) {
       ASSERT_EQ(dropped, !keep) << "round " << round << ", candidate " << i;
     }
   }
+}
+
+// As long as tainted steps are the newest, the last one before them stays.
+TEST(RetentionTest, AnUntaintedStepStays) {
+  const std::vector<KeepRule> one = {KeepRule::Latest(1)};
+  std::vector<KeepCandidate> steps(4);
+  for (uint64_t i = 0; i < steps.size(); ++i) steps[i].step = i;
+  const auto dropped = [&](size_t added) { return StepsToDrop(one, steps, added); };
+  EXPECT_THAT(dropped(3), ElementsAre(0, 1, 2));
+  steps[2].tainted = true;
+  EXPECT_THAT(dropped(3), ElementsAre(0, 2));
+  steps[1].tainted = true;
+  EXPECT_THAT(dropped(3), ElementsAre(1, 2));
+  EXPECT_THAT(dropped(0), ElementsAre(1, 2, 3));  // a lower one is saved; 3 is the newest, and good
+  steps[0].tainted = true;
+  EXPECT_THAT(dropped(3), ElementsAre(0, 1, 2)) << "there is nothing good to keep";
+  steps[0].tainted = steps[1].tainted = steps[2].tainted = false;
+  steps[3].tainted = true;  // a copy of a tainted step
+  EXPECT_THAT(dropped(3), ElementsAre(0, 1));
+  EXPECT_THAT(StepsToDrop({}, steps, 3), ElementsAre());
 }
 
 // Commit after commit, with what comes between, the same steps go as when all are looked at.
@@ -153,13 +183,18 @@ TEST(RetentionTest, StateOfManyCommitsIsThatOfEachAlone) {
                                    "{\"acc\": 4}"};
     uint64_t newest = 0;
     for (int commit = 0; commit < 60; ++commit) {
+      const bool tainted = random() % 16 == 0;
+      if (tainted) state.Reset();
       if (!state.known()) {
         for (const auto& [step, candidate] : live) state.Add(candidate);
         state.SetKnown();
       }
       if (!live.empty() && random() % 8 == 0) {  // a delete, a pin
         const auto it = std::next(live.begin(), static_cast<ptrdiff_t>(random() % live.size()));
-        random() % 2 == 0 ? void(live.erase(it)) : void(it->second.pinned = !it->second.pinned);
+        const uint64_t change = random() % 3;
+        if (change == 0) live.erase(it);
+        if (change == 1) it->second.pinned = !it->second.pinned;
+        if (change == 2) it->second.tainted = !it->second.tainted;
         state.Reset();
         continue;
       }
@@ -171,6 +206,7 @@ TEST(RetentionTest, StateOfManyCommitsIsThatOfEachAlone) {
                           metrics[random() % 4],
                           random() % 9 == 0,
                           random() % 4 == 0};
+      added.tainted = tainted;
       const bool fails = random() % 6 == 0;
       auto before = live;
       before.insert_or_assign(added.step, added);

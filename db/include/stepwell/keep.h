@@ -9,8 +9,9 @@
 
 namespace stepwell {
 
-// One rule. A step is kept when any rule of the store keeps it, when it is pinned, or when it is
-// the one being committed.
+// One rule. A step is kept when any rule of the store keeps it, when it is pinned, when it is the
+// one being committed, or when it is the newest of the others that is not tainted and a tainted one
+// is newer.
 struct KeepRule {
   enum class Kind {
     kLatest,    // the `count` highest steps

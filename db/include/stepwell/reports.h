@@ -145,6 +145,8 @@ struct RetentionReport {
     bool pinned = false;
     std::vector<size_t> kept_by;  // places in `rules`
     bool goes_next = false;       // the next save deletes it
+    // It is kept as the newest step that is not tainted, below a tainted one.
+    bool newest_untainted = false;
   };
   std::vector<KeepRule> rules;  // of this writer, or of the last that saved; none: every step stays
   std::vector<std::string> rule_texts;  // in words

@@ -39,6 +39,7 @@ class SampleMaker {
       if (shape.group) SaveInGroup(session);
       Save(30 + session);
       Pin(13, session % 2 == 0);  // frames behind that of the newest step
+      Taint(30 + session, session % 2 == 0);
       Pin(11, true);
       Pin(11, false);
       // STEPWELL then says that it was closed.
@@ -76,6 +77,11 @@ class SampleMaker {
   void Pin(uint64_t step, bool pinned) {
     steps_[step] = SeedOf(steps_[step]) | (pinned ? kPinned : 0);
     Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
+  }
+  void Taint(uint64_t step, bool tainted) {
+    const uint64_t seed = SeedOf(steps_[step]);
+    steps_[step] = tainted ? steps_[step] | kTainted : steps_[step] & ~kTainted;
+    Note(store_->SetTaint(std::vector<uint64_t>{step}, tainted ? TaintOf(seed) : ""));
   }
   void DeleteItem(uint64_t step) {
     Save(step, kSeedWithExtra);
@@ -207,6 +213,9 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
     if (status.ok() && (*reader)->step().pinned != ((it->second & kPinned) != 0)) {
       missing = "a pin is wrong";
     }
+    if (status.ok() && (*reader)->step().taint.empty() == ((it->second & kTainted) != 0)) {
+      missing = "a taint is wrong";
+    }
   }
   const Status texts = CheckTexts(store->get(), wanted);
   if (texts.code() == StatusCode::kInternal) return "wrong texts are served";
@@ -216,8 +225,7 @@ std::string Look(StoreMachine* machine, const Steps& wanted, const OpenSpec& spe
   }
   // A trainer goes on from the newest: an older one is a step back without a word.
   if (const auto newest = (*store)->Newest(); newest.ok()) {
-    const uint64_t expected = wanted.empty() ? 0 : wanted.rbegin()->first;
-    if (newest->value_or(0) != expected) return "an older step is the newest";
+    if (*newest != NewestIn(wanted)) return "an older step is the newest";
   }
   *whole = missing.empty() && !errors;
   if (!missing.empty() && !named) return missing + ", unnamed";

@@ -10,9 +10,16 @@ std::string ToText(const Steps& steps) {
   std::string text = "{";
   for (const auto& [step, held] : steps) {
     text += StrCat(" ", step, ":", SeedOf(held), held & kPinned ? "p" : "",
-                   held & kHasExtra ? "x" : "");
+                   held & kTainted ? "t" : "", held & kHasExtra ? "x" : "");
   }
   return text + " }";
+}
+
+std::optional<uint64_t> NewestIn(const Steps& steps) {
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
+    if (!(it->second & kTainted)) return it->first;
+  }
+  return std::nullopt;
 }
 
 StoreModel::Outcome StoreModel::OutcomeOf(const Status& status) {
@@ -37,6 +44,12 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
     case Kind::kUnpin:
       if (it != steps->end()) it->second &= ~kPinned;
       return;
+    case Kind::kTaint:
+      if (it != steps->end()) it->second |= kTainted;
+      return;
+    case Kind::kUntaint:
+      if (it != steps->end()) it->second &= ~kTainted;
+      return;
     case Kind::kDeleteExtra:
       if (it != steps->end()) it->second &= ~kHasExtra;
       return;
@@ -47,11 +60,15 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
       break;
   }
   steps->erase(change.step);
-  // The step being saved stays, whatever its number; the lowest others go, but for pinned ones.
+  // The step being saved stays, whatever its number; the lowest others go, but for pinned ones, and
+  // for the newest that is not tainted, if it is not the newest of all.
+  const std::optional<uint64_t> newest = NewestIn(*steps);
+  const bool stays = newest && *newest != steps->rbegin()->first;
   if (change.keep && steps->size() + 1 > *change.keep) {
     uint64_t low = steps->size() + 1 - *change.keep;
-    std::erase_if(
-        *steps, [&](const auto& step) { return low > 0 && low-- > 0 && !(step.second & kPinned); });
+    std::erase_if(*steps, [&](const auto& step) {
+      return low > 0 && low-- > 0 && !(step.second & kPinned) && !(stays && step.first == *newest);
+    });
   }
   for (const uint64_t step : change.retire) {
     const auto retired = steps->find(step);
@@ -72,6 +89,10 @@ void StoreModel::Deleted(uint64_t step, const Status& status) {
 
 void StoreModel::PinSet(uint64_t step, bool pinned, const Status& status) {
   changes_.push_back({pinned ? Kind::kPin : Kind::kUnpin, step, 0, {}, {}, OutcomeOf(status)});
+}
+
+void StoreModel::TaintSet(uint64_t step, bool tainted, const Status& status) {
+  changes_.push_back({tainted ? Kind::kTaint : Kind::kUntaint, step, 0, {}, {}, OutcomeOf(status)});
 }
 
 void StoreModel::ExtraDeleted(uint64_t step, const Status& status) {

@@ -21,7 +21,12 @@ namespace stepwell::sim {
 using Steps = std::map<uint64_t, uint64_t>;
 inline constexpr uint64_t kPinned = uint64_t{1} << 62;
 inline constexpr uint64_t kHasExtra = uint64_t{1} << 61;  // the item that may be deleted
-inline constexpr uint64_t SeedOf(uint64_t held) { return held & ~(kPinned | kHasExtra); }
+inline constexpr uint64_t kTainted = uint64_t{1} << 58;
+inline constexpr uint64_t SeedOf(uint64_t held) { return held & ~(kPinned | kHasExtra | kTainted); }
+// The reason for which a step with this seed is tainted.
+inline std::string TaintOf(uint64_t seed) { return StrCat("taint of ", seed); }
+// The step that a trainer resumes from; none where all are tainted.
+std::optional<uint64_t> NewestIn(const Steps& steps);
 
 std::string ToText(const Steps& steps);
 
@@ -37,6 +42,7 @@ class StoreModel {
   // Changes that have returned.
   void Deleted(uint64_t step, const Status& status);
   void PinSet(uint64_t step, bool pinned, const Status& status);
+  void TaintSet(uint64_t step, bool tainted, const Status& status);
   void ExtraDeleted(uint64_t step, const Status& status);
   // After recovery, or a reopening: this is what is there, nothing is in flight.
   void Settle(Steps steps);
@@ -51,7 +57,7 @@ class StoreModel {
 
  private:
   enum class Outcome { kInFlight, kUnknown, kApplied, kRefused };
-  enum class Kind { kSave, kDelete, kPin, kUnpin, kDeleteExtra };
+  enum class Kind { kSave, kDelete, kPin, kUnpin, kTaint, kUntaint, kDeleteExtra };
   struct Change {
     Kind kind = Kind::kSave;
     uint64_t step = 0;

@@ -2,35 +2,17 @@
 #include "tests/sim/support/store_workload.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <tuple>
 #include <utility>
 
 #include "format/frame.h"
-#include "tests/sim/support/step_texts.h"
 
 namespace stepwell::sim {
 namespace {
 
-const db::LeafSpec kExtra = {"w", {3000}, false, false};
-
 std::pair<uint64_t, uint64_t> Pick(const Steps& steps, Prng* prng) {
   return *std::next(steps.begin(), static_cast<std::ptrdiff_t>(prng->Below(steps.size())));
-}
-
-// A writer's store leaves out texts that it cannot read, and logs it: an error, not wrong bytes.
-Status CheckHasMetadata(const db::StepReader& reader) {
-  if (!reader.step().metadata_json.empty()) return OkStatus();
-  return DataLossError(StrCat("step ", reader.step().step, " has no metadata"));
-}
-
-Status CheckMetrics(const db::StepReader& reader, uint64_t seed) {
-  const std::string& metrics = reader.step().metrics_json;
-  const std::string wanted = db::MetricsOf(seed);
-  if (metrics == wanted) return OkStatus();
-  const std::string what = StrCat("step ", reader.step().step, " has metrics '", metrics, "'");
-  return metrics.empty() ? DataLossError(what) : InternalError(what);
 }
 
 // Returns true if the file's last block is a trailer, and not that of a life before this one.
@@ -47,102 +29,6 @@ bool IsSealed(const SimWorld& world, const std::string& path) {
 }
 
 }  // namespace
-
-std::vector<db::LeafSpec> SpecsOf(uint64_t seed) {
-  if (seed & kTiny) return {{"a", {7}, false, false}};
-  if (seed & kLarge) return {{"a", {7}}, {"g", {300'000}, true, false, 3, 600'000, 64 << 10}};
-  // Some of it changes with every save, some does not, in whole or in parts; leaves come and go.
-  std::vector<db::LeafSpec> specs = {{"a", {7}, false, false}, {"b", {30, 20}, true, false, 3}};
-  if (seed % 12 < 7) specs.push_back({"c", {6000}, true, true, 4});
-  if (seed % 8 < 5) specs.push_back({"d", {5, 1500}, false, false, 6, 10'000, 4 << 10});
-  if (seed % 7 < 3) specs.push_back({"e", {30000}, true, false, 5, 60'000, 16 << 10});
-  if (seed % 4 < 3) specs.push_back({"h", {12'000}, seed % 8 < 4, false, 1, 0, 16 << 10, 40});
-  if (seed % 5 == 3) specs.push_back({"f", {0, 3}, false, false});
-  return specs;
-}
-
-uint64_t HeldOf(uint64_t seed) {
-  return seed % 2 == 0 && !(seed & kTiny) ? seed | kHasExtra : seed;
-}
-
-Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
-                                db::IfExists if_exists, const std::optional<db::GroupSave>& group,
-                                std::vector<uint64_t> retire) {
-  const std::vector<db::LeafSpec> specs = SpecsOf(seed);
-  std::vector<std::vector<float>> scratch;
-  scratch.reserve(specs.size() + 1);
-  db::SaveRequest request = db::MakeRequest(step, seed, specs, &scratch);
-  request.if_exists = if_exists;
-  request.group = group;
-  request.retire = std::move(retire);
-  if (HeldOf(seed) & kHasExtra) {
-    scratch.push_back(db::LeafData(kExtra, seed));
-    db::LeafInput leaf;
-    leaf.record.key = db::KeyOf("extra", kExtra.name);
-    leaf.record.dtype = format::DType::kFloat32;
-    leaf.record.shape = kExtra.shape;
-    leaf.data = reinterpret_cast<const std::byte*>(scratch.back().data());
-    db::ItemInput item{.name = "extra", .leaves = {}};
-    item.leaves.push_back(std::move(leaf));
-    request.items.push_back(std::move(item));
-  }
-  auto handle = store->Save(std::move(request));
-  for (auto& data : scratch) std::fill(data.begin(), data.end(), -1.0F);  // "mutated after save"
-  return handle;
-}
-
-Status CheckStep(db::StepReader* reader, uint64_t held) {
-  const uint64_t seed = SeedOf(held);
-  STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
-  STEPWELL_RETURN_IF_ERROR(CheckMetrics(*reader, seed));
-  STEPWELL_RETURN_IF_ERROR(db::CheckSeeded(reader, seed, SpecsOf(seed)));
-  STEPWELL_ASSIGN_OR_RETURN(const auto extra, reader->Leaves(format::EncodeItem("extra")));
-  const uint64_t step = reader->step().step;
-  if (extra.size() != (held & kHasExtra ? 1U : 0U)) {
-    return InternalError(StrCat("step ", step, " has ", extra.size(), " leaves in item extra"));
-  }
-  if (extra.empty()) return OkStatus();
-  const std::vector<float> wanted = db::LeafData(kExtra, seed);
-  std::vector<float> out(wanted.size());
-  db::LoadRequest request;
-  request.leaf = &extra.front();
-  request.box = format::WholeArray(kExtra.shape);
-  request.out = reinterpret_cast<std::byte*>(out.data());
-  STEPWELL_RETURN_IF_ERROR(reader->Load({&request, 1}).status());
-  return out == wanted ? OkStatus() : InternalError(StrCat("step ", step, ": extra is wrong"));
-}
-
-Status CheckStep(db::Store* store, uint64_t step, uint64_t held) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
-  return CheckStep(reader.get(), held);
-}
-
-Result<Steps> ReadAll(db::Store* store) {
-  STEPWELL_ASSIGN_OR_RETURN(const auto summaries, store->Steps());
-  Steps steps;
-  for (const auto& summary : summaries) {
-    const uint64_t step = summary.step;
-    STEPWELL_ASSIGN_OR_RETURN(const auto reader, store->Read(step));
-    STEPWELL_RETURN_IF_ERROR(CheckHasMetadata(*reader));
-    const std::string& text = reader->step().metadata_json;
-    uint64_t seed = 0;
-    if (!text.starts_with(kMetadata) ||
-        std::from_chars(text.data() + kMetadata.size(), text.data() + text.size(), seed).ec !=
-            std::errc()) {
-      return InternalError(StrCat("step ", step, " has metadata '", text, "'"));
-    }
-    uint64_t held = seed;
-    for (const auto& item : reader->step().items) {
-      if (item.name == "extra") held |= kHasExtra;
-    }
-    if (reader->step().pinned != summary.pinned) return InternalError("two opinions of a pin");
-    if (summary.pinned) held |= kPinned;
-    STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));
-    steps[step] = held;
-  }
-  STEPWELL_RETURN_IF_ERROR(CheckTexts(store, steps));
-  return steps;
-}
 
 Workload::Workload(StoreMachine* machine, uint64_t seed, const Shape& shape,
                    std::vector<Steps> legal)
@@ -332,6 +218,22 @@ bool Workload::TogglePin() {
   return Expect(status, StrCat("pin of ", step));
 }
 
+// Of the last step that was saved, or of any.
+bool Workload::ToggleTaint() {
+  const Steps steps = model_.Newest();
+  if (steps.empty()) return true;
+  auto [step, held] = Pick(steps, &prng_);
+  if (const auto last = steps.find(last_step_); last != steps.end() && prng_.Coin()) {
+    std::tie(step, held) = *last;
+  }
+  const std::vector<uint64_t> one = {step};
+  const bool taint = !(held & kTainted);
+  const Status status = store_->SetTaint(one, taint ? TaintOf(SeedOf(held)) : "");
+  if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
+  model_.TaintSet(step, taint, status);
+  return Expect(status, StrCat("taint of ", step));
+}
+
 bool Workload::DeleteExtra() {
   // A change in flight may delete or replace a step before it is its turn.
   if (!WaitAll()) return false;
@@ -472,7 +374,8 @@ bool Workload::Act() {
   if (roll < 42) return Save(false);
   if (roll < 52) return Save(true);
   if (roll < 60) return Delete();
-  if (roll < 64) return TogglePin();
+  if (roll < 62) return TogglePin();
+  if (roll < 65) return ToggleTaint();
   if (roll < 68) return DeleteExtra();
   if (roll < 76) return WaitAll();
   if (roll < 82) return WaitNewest();

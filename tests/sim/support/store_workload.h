@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training program's use of a store, from one seed, beside the model of it: saves (several in
-// flight), waits, replaces, deletes (of items, too), pins, retention on and off, loads, readers
-// that come and go or stay, clean reopening; at times on a disk that is almost full, or that fails.
+// flight), waits, replaces, deletes (of items, too), pins, taints, retention on and off, loads,
+// readers that come and go or stay, clean reopening; at times on a disk that is almost full, or
+// that fails.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "tests/db/support/store_support.h"
+#include "tests/sim/support/store_contents.h"
 #include "tests/sim/support/store_machine.h"
 #include "tests/sim/support/store_model.h"
 #include "tests/sim/support/store_shape.h"
 
 namespace stepwell::sim {
 
-// Seeds of other than the usual steps.
-inline constexpr uint64_t kTiny = uint64_t{1} << 60;
-inline constexpr uint64_t kLarge = uint64_t{1} << 59;
 // The step that CheckImage saves, above all of the workload's.
 inline constexpr uint64_t kNewStep = 1'000'000;
-// The shape of the state that is saved under a seed.
-std::vector<db::LeafSpec> SpecsOf(uint64_t seed);
-// Returns the contents of a save under this seed. Every other one has an item "extra" beside
-// "state".
-uint64_t HeldOf(uint64_t seed);
-Result<db::SaveHandle> SaveStep(db::Store* store, uint64_t step, uint64_t seed,
-                                db::IfExists if_exists = db::IfExists::kError,
-                                const std::optional<db::GroupSave>& group = std::nullopt,
-                                std::vector<uint64_t> retire = {});
-// Wrong bytes are kInternal; what the store itself refuses has the store's code.
-Status CheckStep(db::StepReader* reader, uint64_t held);
-Status CheckStep(db::Store* store, uint64_t step, uint64_t held);
-// Steps with what they hold as the store shows them; every byte is checked.
-Result<Steps> ReadAll(db::Store* store);
 
 class Workload {
  public:
@@ -85,6 +69,7 @@ class Workload {
   std::vector<uint64_t> RetiredWith(uint64_t seed) const;
   bool Delete();
   bool TogglePin();
+  bool ToggleTaint();
   bool DeleteExtra();
   bool Reclaim();
   bool LinkSegment();
