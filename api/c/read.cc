@@ -42,7 +42,8 @@ Status FillStepInfo(const stepwell::StepInfo& in, stepwell_step_info* info) {
   out.stored_bytes = in.stored_bytes;
   out.metadata_json = in.metadata_json.c_str();
   out.metrics_json = in.metrics_json.c_str();
-  return stepwell::c::CopyStructOut(out, info);
+  out.taint = in.taint.c_str();
+  return stepwell::c::CopyStructOut(out, info, offsetof(stepwell_step_info, taint));
 }
 
 Status FillItemInfo(const stepwell::StepInfo& in, size_t item, stepwell_item_info* info) {

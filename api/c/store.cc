@@ -175,6 +175,15 @@ stepwell_code stepwell_set_pinned(stepwell_store* store, const uint64_t* steps, 
   });
 }
 
+stepwell_code stepwell_set_taint(stepwell_store* store, const uint64_t* steps, size_t count,
+                                 const char* why) {
+  return Guard([&]() -> Status {
+    STEPWELL_REQUIRE_(store);
+    STEPWELL_ASSIGN_OR_RETURN(const auto list, stepwell::c::ListOf<uint64_t>(steps, count));
+    return store->store.SetTaint(list, why == nullptr ? "" : why);
+  });
+}
+
 stepwell_code stepwell_reclaim(stepwell_store* store, stepwell_reclaim_report* report) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(store);

@@ -71,21 +71,24 @@ Json StepJson(const Line& line) {
                {"items", items},         {"metrics", line.metrics},
                {"leaves", step.leaves},  {"logical_bytes", step.logical_bytes},
                {"stored_bytes", stored}, {"owned_bytes", owned}};
+  if (!step.taint.empty()) json["taint"] = step.taint;
   if (step.nonfinite() > 0) json["nonfinite"] = step.nonfinite();
   if (!line.problem.empty()) json["problem"] = line.problem;
   return json;
 }
 
 // Makes the table, with a column for what is a step's own where steps refer to others, one for
-// elements that are not finite and one for pins where there are any, and one for each metric where
-// they are few.
+// elements that are not finite, one for pins and one for taints where there are any, and one for
+// each metric where they are few.
 std::string LinesText(const std::vector<Line>& lines) {
   std::set<std::string> names;
   bool any_pinned = false;
+  bool any_tainted = false;
   bool any_referenced = false;
   bool any_nonfinite = false;
   for (const Line& line : lines) {
     any_pinned = any_pinned || line.step.pinned;
+    any_tainted = any_tainted || !line.step.taint.empty();
     any_referenced = any_referenced || line.step.referenced_bytes > 0;
     any_nonfinite = any_nonfinite || line.step.nonfinite() > 0;
     for (const auto& [name, value] : line.metrics) names.insert(name);
@@ -106,6 +109,10 @@ std::string LinesText(const std::vector<Line>& lines) {
     header.push_back("PIN");
     right.push_back(false);
   }
+  if (any_tainted) {
+    header.push_back("TAINT");
+    right.push_back(false);
+  }
   for (const std::string& name : names) {
     header.push_back(Printable(name));
     right.push_back(true);
@@ -123,6 +130,7 @@ std::string LinesText(const std::vector<Line>& lines) {
       rows.back().push_back(step.nonfinite() == 0 ? "" : HumanCount(step.nonfinite()));
     }
     if (any_pinned) rows.back().push_back(step.pinned ? "pinned" : "");
+    if (any_tainted) rows.back().push_back(Printable(step.taint));
     for (const std::string& name : names) {
       const auto found = line.metrics.find(name);
       rows.back().push_back(found == line.metrics.end() ? "" : MetricText(found->second));

@@ -17,6 +17,7 @@ std::string KeptBy(const RetentionReport& report, const RetentionReport::Step& s
   for (const size_t rule : step.kept_by) {
     text += StrCat(text.empty() ? "" : ", ", Printable(report.rule_texts[rule]));
   }
+  if (step.newest_untainted) text += StrCat(text.empty() ? "" : ", ", "the newest untainted step");
   if (text.empty() && report.rules.empty()) return "no rule deletes it";
   return step.goes_next ? "nothing: the next save deletes it" : text.empty() ? "-" : text;
 }
@@ -41,6 +42,7 @@ Json RetentionJson(const StoreArguments& arguments, const RetentionReport& repor
                      {"frees_bytes", bytes ? Json(*bytes) : Json()},
                      {"pinned", step.pinned},
                      {"kept_by", kept_by},
+                     {"newest_untainted", step.newest_untainted},
                      {"goes_next", step.goes_next}});
   }
   return {{"schema", kJsonSchema},

@@ -169,6 +169,7 @@ std::string StepText(const StepInfo& step, std::optional<uint64_t> frees_bytes) 
       frees_bytes ? StrCat("; deleting it frees ", HumanBytes(*frees_bytes))
                   : "; what deleting it frees is not known",
       "\n");
+  if (!step.taint.empty()) text += StrCat("tainted: ", Printable(step.taint), "\n");
   if (!step.metadata_json.empty()) text += StrCat("metadata ", Printable(step.metadata_json), "\n");
   if (!step.metrics_json.empty()) text += StrCat("metrics ", Printable(step.metrics_json), "\n");
   return text;
@@ -186,6 +187,7 @@ Json StepJson(const StepInfo& step, std::optional<uint64_t> frees_bytes) {
   return {{"step", step.step},
           {"time", UtcTime(step.time)},
           {"commit", step.commit},
+          {"taint", step.taint.empty() ? Json() : Json(step.taint)},
           {"metadata", ParsedJson(step.metadata_json)},
           {"metrics", ParsedJson(step.metrics_json)},
           {"items", items},

@@ -82,6 +82,8 @@ void AddRm(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);
 void AddStats(CLI::App* program, Invocation* invocation);
 void AddUnpin(CLI::App* program, Invocation* invocation);
+void AddTaint(CLI::App* program, Invocation* invocation);
+void AddUntaint(CLI::App* program, Invocation* invocation);
 void AddVerify(CLI::App* program, Invocation* invocation);
 
 // A command with --json, whose callback sets `run`.

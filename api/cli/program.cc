@@ -24,9 +24,9 @@ or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the ste
 --exit-code only), 8 not known whether the change was done, 9 nothing to check against (verify of
 a checkpoint that Stepwell did not make).
 
-repair, import, pull and branch write, and need the store for themselves. rm, pin, unpin and
-reclaim do, too, or ask the process that is writing to it. All others only read, and work beside a
-live writer.
+repair, import, pull and branch write, and need the store for themselves. rm, pin, unpin, taint,
+untaint and reclaim do, too, or ask the process that is writing to it. All others only read, and
+work beside a live writer.
 
 Paths are components joined by "/", with \ before any / in a name; the first one is the item,
 which may be left out when a step has only the item "state".
@@ -54,6 +54,8 @@ constexpr Command kCommands[] = {
     {AddRm, "stepwell rm run1 100-899"},
     {AddPin, "stepwell pin run1 900"},
     {AddUnpin, "stepwell unpin run1 900"},
+    {AddTaint, "stepwell taint run1 900 'loss spike at 880'"},
+    {AddUntaint, "stepwell untaint run1 900"},
     {AddReclaim, "stepwell reclaim run1"},
     {AddRepair, "stepwell repair run1"},
     {AddImport, "stepwell import checkpoints/ run1"},
@@ -142,8 +144,8 @@ std::string NoCommand(const CLI::App& program, const std::string& given) {
 // Returns true for commands that change a store. They are refused for a store that is not trusted.
 // Python's push has no such option.
 bool Writes(const CLI::App& command) {
-  static const std::set<std::string> kNames = {"import",  "pin",    "pull", "push",
-                                               "reclaim", "repair", "rm",   "unpin"};
+  static const std::set<std::string> kNames = {"import", "pin", "pull",  "push",  "reclaim",
+                                               "repair", "rm",  "taint", "unpin", "untaint"};
   return kNames.contains(command.get_name());
 }
 

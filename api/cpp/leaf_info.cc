@@ -57,6 +57,7 @@ StepInfo ToPublic(const format::StepRecord& record) {
           std::chrono::nanoseconds(record.time_ns)));
   info.commit = record.commit;
   info.pinned = record.pinned;
+  info.taint = record.taint;
   for (const format::ItemRecord& item : record.items) {
     info.items.push_back({.name = item.name,
                           .leaves = item.leaf_count,

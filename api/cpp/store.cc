@@ -83,7 +83,11 @@ Result<Step> Store::Read(uint64_t step) {
 Result<Step> Store::ReadLatest() {
   STEPWELL_CHECK_OPEN_();
   STEPWELL_ASSIGN_OR_RETURN(auto reader, core_->store->ReadNewest());
-  if (reader == nullptr) return NotFoundError(core_->store->path() + " has no steps yet");
+  if (reader == nullptr) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto steps, core_->store->StepNumbers(1, true));
+    return NotFoundError(StrCat(core_->store->path(),
+                                steps.empty() ? " has no steps yet" : " has only tainted steps"));
+  }
   return Step(std::make_shared<Step::Impl>(core_, std::move(reader)));
 }
 
@@ -100,6 +104,11 @@ Status Store::DeleteItems(uint64_t step, const std::vector<std::string>& items) 
 Status Store::SetPinned(const std::vector<uint64_t>& steps, bool pinned) {
   STEPWELL_CHECK_OPEN_();
   return core_->store->SetPinned(steps, pinned);
+}
+
+Status Store::SetTaint(const std::vector<uint64_t>& steps, const std::string& why) {
+  STEPWELL_CHECK_OPEN_();
+  return core_->store->SetTaint(steps, why);
 }
 
 Result<ExportReport> Store::Export(uint64_t step, const std::string& destination,

@@ -78,6 +78,20 @@ TEST_F(StoreTest, RetentionKeepsWhatARuleOrAPinKeeps) {
   EXPECT_EQ(store.SetPinned({11}, true).code(), StatusCode::kNotFound);
 }
 
+TEST_F(StoreTest, TaintedStepsAreNotTheLatest) {
+  Store store = Open();
+  for (const uint64_t step : {1U, 2U}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  ASSERT_OK(store.SetTaint({2}, "loss spike"));
+  EXPECT_EQ(store.ReadLatest()->info().step, 1U);
+  EXPECT_EQ(store.Steps()->at(1).taint, "loss spike");
+  EXPECT_EQ(store.Read(2)->info().taint, "loss spike");
+  ASSERT_OK(store.SetTaint({1}, "too early"));
+  EXPECT_ERROR(store.ReadLatest(), StatusCode::kNotFound, "only tainted steps");
+  ASSERT_OK(store.SetTaint({1, 2}, ""));
+  EXPECT_EQ(store.ReadLatest()->info().step, 2U);
+  EXPECT_ERROR(store.SetTaint({1}, std::string(1025, 'x')), StatusCode::kInvalidArgument, "1024");
+}
+
 TEST_F(StoreTest, TheBestStepsByAMetricStay) {
   OpenOptions options;
   options.keep = {KeepRule::Best(1, "loss")};
@@ -182,6 +196,7 @@ TEST_F(StoreTest, NothingWorksAfterClose) {
   EXPECT_ERROR(store.Delete({1}), kClosed, "closed");
   EXPECT_ERROR(store.DeleteItems(1, {"state"}), kClosed, "closed");
   EXPECT_ERROR(store.SetPinned({1}, true), kClosed, "closed");
+  EXPECT_ERROR(store.SetTaint({1}, "x"), kClosed, "closed");
   EXPECT_ERROR(store.Reclaim(), kClosed, "closed");
   EXPECT_ERROR(store.Verify(), kClosed, "closed");
   EXPECT_ERROR(store.Stats(), kClosed, "closed");

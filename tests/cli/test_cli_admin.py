@@ -107,6 +107,29 @@ def test_pin_and_unpin(store: pathlib.Path) -> None:
     assert steps(store) == [2, 11]
 
 
+def test_taint_and_untaint(store: pathlib.Path) -> None:
+    assert ok("taint", store, "latest", "loss \x1b spike") == "tainted step 10\n"
+    assert ok("taint", store, "2-10", "loss spike") == "tainted step 2\ntainted step 10\n"
+    report = document("taint", store, 1, "too early")
+    assert (report["steps"], report["taint"]) == ([1], "too early")
+    assert "only tainted steps" in error("show", store, "latest", status=3)
+    report = document("untaint", store, 1, 2)
+    assert (report["steps"], report["taint"]) == ([1, 2], None)
+    header, *lines = ok("ls", store).splitlines()
+    assert header.split() == "STEP COMMITTED ITEMS LEAVES SIZE STORED RATIO TAINT loss".split()
+    assert ["loss spike" in line for line in lines] == [False, False, True]
+    assert [step.get("taint") for step in document("ls", store)["steps"]] == [
+        None, None, "loss spike"]
+    assert document("show", store)["step"]["step"] == 2
+    assert document("show", store, 10)["step"]["taint"] == "loss spike"
+    assert "\ntainted: loss spike\n" in ok("show", store, 10)
+    assert "tainted" not in ok("show", store)
+    assert "no step 3" in error("taint", store, 3, "no", status=3)
+    assert "WHY" in error("taint", store, 1, status=2)
+    assert "WHY must say something" in error("taint", store, 1, "", status=2)
+    assert "1024" in error("taint", store, 1, "x" * 1025, status=2)
+
+
 def test_the_process_that_writes_is_asked(store: pathlib.Path) -> None:
     with stepwell.open(store, keep=stepwell.policy.LatestN(1)) as writer:
         assert ok("pin", store, "1-2") == "pinned step 1\npinned step 2\n"
@@ -115,6 +138,10 @@ def test_the_process_that_writes_is_asked(store: pathlib.Path) -> None:
         assert writer.steps() == [1, 2, 11]
         assert "step 1 is pinned" in error("rm", store, 1, status=1)
         assert ok("unpin", store, 1) == "unpinned step 1\n"
+        assert ok("taint", store, 11, "loss spike") == "tainted step 11\n"
+        assert writer.tainted_steps() == {11: "loss spike"} and writer.latest == 2
+        assert ok("untaint", store, 11) == "untainted step 11\n"
+        assert writer.tainted_steps() == {}
         assert "no step 10" in error("rm", store, 10, status=3)
         assert document("rm", store, 1)["steps"] == [1]
         assert writer.steps() == [2, 11]
@@ -132,9 +159,10 @@ def test_what_only_the_writer_does_needs_the_lock(store: pathlib.Path) -> None:
     assert steps(store) == [1, 2, 10]
 
 
-@pytest.mark.parametrize("command", ["rm", "pin", "unpin", "reclaim", "stats"])
+@pytest.mark.parametrize("command", ["rm", "pin", "unpin", "untaint", "reclaim", "stats"])
 def test_what_is_not_a_store(tmp_path: pathlib.Path, command: str) -> None:
-    arguments = [command, tmp_path / "nowhere"] + ([1] if command in ("rm", "pin", "unpin") else [])
+    arguments = [command, tmp_path / "nowhere"] + (
+        [1] if command in ("rm", "pin", "unpin", "untaint") else [])
     assert "nowhere" in error(*arguments, status=3)
     assert list(tmp_path.iterdir()) == []
 
@@ -203,8 +231,8 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion ---------------------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff history digest verify stats explain export mirror retention rm pin unpin "
-    "reclaim repair import push pull branch branches doctor completion"
+    "ls show cat diff history digest verify stats explain export mirror retention rm pin "
+    "unpin taint untaint reclaim repair import push pull branch branches doctor completion"
 ).split()
 
 
@@ -428,6 +456,6 @@ def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
     assert sorted(store.iterdir()) == before
     # Commands that change a store, or leave it to Python, know no such store.
     for command in (["reclaim", store], ["rm", store, 1], ["pin", store, 1], ["unpin", store, 1],
-                    ["repair", store], ["import", store, store], ["push", store, 1, store],
-                    ["pull", store, store]):
+                    ["taint", store, 1, "no"], ["untaint", store, 1], ["repair", store],
+                    ["import", store, store], ["push", store, 1, store], ["pull", store, store]):
         assert "not expected: --untrusted" in error(*command, "--untrusted", status=2)

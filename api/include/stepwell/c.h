@@ -283,6 +283,7 @@ typedef struct stepwell_step_info {
   uint64_t stored_bytes;
   const char* metadata_json; /* "" in a list, and when there is none */
   const char* metrics_json;
+  const char* taint; /* why it is not to be resumed from; "": it may be */
 } stepwell_step_info;
 
 typedef struct stepwell_item_info {
@@ -398,6 +399,10 @@ STEPWELL_C_API stepwell_code stepwell_delete_items(stepwell_store* store, uint64
                                                    const char* const* items, size_t count);
 STEPWELL_C_API stepwell_code stepwell_set_pinned(stepwell_store* store, const uint64_t* steps,
                                                  size_t count, int pinned);
+/* Tainted steps are not to be resumed from, because of `why`, 1 to 1024 bytes of UTF-8:
+ * stepwell_read_latest passes them over. "" or NULL takes the taint away. */
+STEPWELL_C_API stepwell_code stepwell_set_taint(stepwell_store* store, const uint64_t* steps,
+                                                size_t count, const char* why);
 
 typedef struct stepwell_reclaim_report {
   size_t struct_size;

@@ -38,6 +38,7 @@ struct StepInfo {
   std::chrono::system_clock::time_point time;  // of the commit
   uint64_t commit = 0;                         // its number, ascending in the store's history
   bool pinned = false;
+  std::string taint;  // why it is not to be resumed from; "": it may be
   std::vector<ItemInfo> items;
   uint64_t leaves = 0;
   uint64_t chunks = 0;

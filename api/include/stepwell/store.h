@@ -100,17 +100,22 @@ class STEPWELL_API Store {
   // kNotFound names the nearest steps. Of a read-only store that cannot write into the store's
   // readers/ directory, the step's reads fail with kNotFound, too, once it was deleted and erased.
   Result<Step> Read(uint64_t step);
+  // The highest step that is not tainted. kNotFound: there is none.
   Result<Step> ReadLatest();
 
-  // Durable when they return. kNotFound, and nothing changed, when one is not there. These, pins
-  // and the handles of saves: kOutcomeUnknown when the disk failed while the change was committed;
-  // opening the store again decides. After any other error it was not done.
+  // Durable when they return. kNotFound, and nothing changed, when one is not there. These, pins,
+  // taints and the handles of saves: kOutcomeUnknown when the disk failed while the change was
+  // committed; opening the store again decides. After any other error it was not done.
   Status Delete(const std::vector<uint64_t>& steps);
   // kInvalidArgument when no item would be left: delete the step instead.
   Status DeleteItems(uint64_t step, const std::vector<std::string>& items);
   // Pinned steps are kept whatever the rules say; deleting or replacing them fails with
   // kFailedPrecondition.
   Status SetPinned(const std::vector<uint64_t>& steps, bool pinned);
+  // Taints steps: they are not to be resumed from, because of `why`, 1 to 1024 bytes of UTF-8. So
+  // ReadLatest passes them over, and retention keeps an untainted step. Read reads them as any
+  // other. A new taint takes the place of the old one; "" takes it away, and so does replacing.
+  Status SetTaint(const std::vector<uint64_t>& steps, const std::string& why);
 
   // Writes a step, or the subtree or leaf at `path`, as a directory that Orbax and TensorStore read
   // as their own. It must not exist (kV0: the step's directory in it), it is there whole or not at

@@ -125,9 +125,9 @@ class OpenStore(NotCopied):
         summaries = self._backend.steps()
         left_out = range(END, len(summaries) - END) if len(summaries) > ROWS_MAX else range(0)
         rows = [(str(each.step), *(("", "", "") if number in left_out else self._facts(each.step)),
-                 "yes" if each.pinned else "") for number, each in enumerate(summaries)]
+                 "yes" if each.pinned else "", each.taint) for number, each in enumerate(summaries)]
         return html_table(f"{self!r}: {counted(len(rows), 'step')}",
-                          ("step", "committed", "size", "metrics", "pinned"), rows)
+                          ("step", "committed", "size", "metrics", "pinned", "tainted"), rows)
 
     def _facts(self, step: int) -> tuple[str, str, str]:
         """When a step was committed, its size and its metrics, for people."""
@@ -259,9 +259,14 @@ class OpenStore(NotCopied):
 
     @property
     def latest(self) -> int | None:
-        """The highest committed step; None when there is none."""
+        """The highest committed step that is not tainted; None when there is none."""
         self._check()
-        return max(self._backend.step_numbers(1), default=None)
+        return max(self._backend.step_numbers(1, tainted=False), default=None)
+
+    def tainted_steps(self) -> dict[int, str]:
+        """The tainted steps (`Store.taint`), ascending, and why each is."""
+        self._check()
+        return {summary.step: summary.taint for summary in self._backend.steps() if summary.taint}
 
     def __iter__(self) -> Iterator[int]:
         """The numbers of the committed steps, ascending, as they are now."""
@@ -299,10 +304,12 @@ class OpenStore(NotCopied):
         if number >= 0:
             return number
         self._latest_of_all()  # an error where the newest may be lost
-        steps = self.steps()
+        steps = self._backend.step_numbers(tainted=False)
         if -number > len(steps):
+            tainted = bool(self.tainted_steps())
             raise StepNotFoundError(
-                f"{self.path!r} has {counted(len(steps), 'step')}, so none at [{number}]")
+                f"{self.path!r} has {counted(len(steps), 'step')}"
+                f"{' that are not tainted' if tainted else ''}, so none at [{number}]")
         return steps[number]
 
     def _source_at(self, position: SupportsIndex) -> Source:
@@ -332,6 +339,12 @@ class OpenStore(NotCopied):
             raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
 
     def _no_step(self) -> StepNotFoundError:
+        tainted = self.tainted_steps()
+        if tainted:
+            step, why = max(tainted.items())
+            return StepNotFoundError(
+                f"{self.path!r} has only tainted steps: step {step} is tainted, {why!r}; load one "
+                "by its number, or untaint it")
         return StepNotFoundError(
             f"{self.path!r} has no step yet{self._under_way(self._pending.steps())}")
 

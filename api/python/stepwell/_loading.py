@@ -41,7 +41,7 @@ class Loading(OpenStore):
              missing: Missing = "error", unexpected: Unexpected = "error",
              rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
              progress: Progress | bool | None = None) -> Any:
-        """Loads a step, by default the newest, or the part of it at `path`.
+        """Loads a step, by default the newest that is not tainted, or the part of it at `path`.
 
         The path of a leaf returns the leaf, the path of a node its subtree, and a glob a flat dict
         by path. Only the chunks that this needs are read, each once.
@@ -152,7 +152,8 @@ class Loading(OpenStore):
             try:
                 loaded = found.all_or_none(functools.partial(request.run, found))
             except CorruptionError as error:
-                before = [other for other in self.steps() if other < found.step]
+                before = [other for other in self._backend.step_numbers(tainted=False)
+                          if other < found.step]
                 if on_corrupt == "raise" or not before:
                     raise
                 damaged = error
@@ -172,7 +173,8 @@ class Loading(OpenStore):
                 rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise"
                 ) -> tuple[Any, int]:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
-        store has no step. A step that is damaged or does not fit raises: never a silent fallback.
+        store has no step that is not tainted. A step that is damaged or does not fit raises: never
+        a silent fallback.
 
         source: where a run begins whose store has no step yet: another Store, the directory of
             one, or an Orbax checkpoint. Its newest step is loaded like `init`, and the result is
@@ -192,6 +194,8 @@ class Loading(OpenStore):
             if problems:
                 raise CorruptionError(f"{self.path!r} has no step, and may have lost some: "
                                       f"{problems[0]}; `stepwell repair` says more")
+            if self.tainted_steps():
+                service.logger.warning("%s", self._no_step())
             if source is None:
                 return init, 0
             with self._opened(source) as store:

@@ -23,17 +23,21 @@ class StepRetention(NamedTuple):
     pinned: whether it has a pin, which keeps it whatever the policy says.
     kept_by: the parts of the policy that keep it.
     goes_next: whether the next save deletes it.
+    newest_untainted: whether it stays as the newest step that is not tainted, below tainted ones.
     """
 
     step: int
     pinned: bool
     kept_by: tuple[Policy, ...]
     goes_next: bool
+    newest_untainted: bool
 
     def __str__(self) -> str:
         if self.goes_next:
             return f"step {self.step}: goes with the next save"
         reasons = (["its pin"] if self.pinned else []) + [repr(part) for part in self.kept_by]
+        if self.newest_untainted:
+            reasons.append("being the newest that is not tainted")
         return f"step {self.step}: kept by {', '.join(reasons) or 'no policy, as every step'}"
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _changed, _digest, _draft, _history, _stepwell
+from . import _branch, _changed, _digest, _draft, _history, _stepwell, _tainting
 from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._display import Numbers
@@ -106,11 +106,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         StoreNotFoundError, and nothing is made there.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
-    `open`, `save`, `delete`, `pin`, `unpin` and `close` in the same order, with the same path. Each
-    process writes the shards that it owns; a step commits on all processes or on none. Process 0
-    saves metrics, and metadata and everything that is not an array over several processes; these
-    must be the same on all (PeerError). Mode "r" is not collective. If
-    some process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`,
+    `open`, `save`, `delete`, `pin`, `unpin`, `taint`, `untaint` and `close` in the same order, with
+    the same path. Each process writes the shards that it owns; a step commits on all processes or
+    on none. Process 0 saves metrics, and metadata and everything that is not an array over several
+    processes; these must be the same on all (PeerError). Mode "r" is not collective. If some
+    process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`,
     `changed`, `history` and the slicing of arrays are collective, too. See the guide "Many
     processes".
 
@@ -288,7 +288,7 @@ class Store(Loading):
 
     def __getitem__(self, step: SupportsIndex) -> StepView:
         """Looks into a step without loading it. `store[-1]` is the newest step, `store[-2]` the
-        one before it. Raises StepNotFoundError."""
+        one before it, tainted ones not counted. Raises StepNotFoundError."""
         return StepView(self._source_at(step))
 
     def tree(self, step: SupportsIndex | None = NEWEST) -> Tree:
@@ -348,6 +348,9 @@ class Store(Loading):
         self._check_writable()
         if numbers:
             self._backend.change("pin" if pinned else "unpin", numbers, [])
+
+    taint = _tainting.taint
+    untaint = _tainting.untaint
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""

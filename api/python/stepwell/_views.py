@@ -391,6 +391,11 @@ class StepView(NotCopied):
         return self._source.reader.pinned
 
     @property
+    def taint(self) -> str | None:
+        """Why the step was tainted (`Store.taint`) when it was opened; None: it was not."""
+        return self._source.reader.taint or None
+
+    @property
     def nbytes(self) -> int:
         """Size of the step's arrays and values when loaded, in bytes."""
         return self._source.reader.logical_bytes
@@ -448,5 +453,7 @@ class StepView(NotCopied):
 
     def _head(self) -> str:
         when = self.time.strftime("%Y-%m-%d %H:%M:%S UTC")
-        pinned = ", pinned" if self.pinned else ""
-        return f"step {self.step}, committed {when}{pinned}, items {', '.join(self.items)}"
+        marks = ", pinned" if self.pinned else ""
+        if self.taint is not None:
+            marks += f", tainted ({self.taint})"
+        return f"step {self.step}, committed {when}{marks}, items {', '.join(self.items)}"

@@ -4,10 +4,10 @@
     keep = LatestN(3) | EveryN(1000) | BestN(2, "eval_loss")
 
 `a | b` keeps a step that `a` or `b` keeps. Whatever the policy, pinned steps (`Store.pin`) and the
-step just saved are kept. Rules are applied with each commit, in the commit itself; a step that
-they do not keep is gone from then on. Opening a store with a policy deletes nothing before the next
-save; it warns where that deletes more than the place it takes, and `Store.retention` says which
-policy keeps each step.
+step just saved are kept, and below tainted steps (`Store.taint`) the newest other one. Rules are
+applied with each commit, in the commit itself; a step that they do not keep is gone from then on.
+Opening a store with a policy deletes nothing before the next save; it warns where that deletes more
+than the place it takes, and `Store.retention` says which policy keeps each step.
 
 Which steps to save: objects for `open(save=...)`, which `Store.should_save` asks.
 

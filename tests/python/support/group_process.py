@@ -331,6 +331,15 @@ def main() -> None:
             elif act == "pin":
                 store.pin(arguments["step"])
                 gave = store.pinned_steps()
+            elif act == "taint":
+                own = f" of {PROCESS}" if arguments.get("own") else ""
+                store.taint(arguments["step"], arguments["why"] + own)
+                gave = store.tainted_steps()
+            elif act == "untaint":
+                store.untaint(arguments["step"])
+                gave = store.tainted_steps()
+            elif act == "tainted":
+                gave = store.tainted_steps()
             elif act == "verify":
                 report = store.verify()
                 gave = [report.chunks, [problem.message for problem in report.problems]]

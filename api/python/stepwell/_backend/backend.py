@@ -22,7 +22,7 @@ from .export_options import ExportReport, ExportRequest, run_export
 from .orbax_source import OrbaxSource, check_new
 
 T = TypeVar("T")
-Change = Literal["delete", "pin", "unpin"]
+Change = Literal["delete", "pin", "unpin", "taint"]
 MakeCore = Callable[[str, bool, "_stepwell.StoreGroup | None"], _stepwell.Core]
 StepOf = Callable[[SupportsIndex | None], int]
 SourceOf = Callable[[SupportsIndex | None], Source]
@@ -44,8 +44,9 @@ class Backend(Protocol):
                      ) -> Operation:
         """`last`: the import before this one; where that failed, no process of several begins."""
 
-    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
-        """Deletes steps, or items of them; pins or unpins steps. Waits for it."""
+    def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
+        """Deletes steps, or items of them; pins or unpins steps, or taints them, with the reason,
+        or untaints them, without one. Waits for it."""
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         """Runs `work` on process 0 alone and gives its result, which is JSON, to all."""
@@ -59,10 +60,11 @@ class Backend(Protocol):
 
     def steps(self) -> list[StepSummary]: ...
 
-    def step_numbers(self, last: int | None = None) -> list[int]:
-        """Returns the `last` highest steps, or all, ascending."""
+    def step_numbers(self, last: int | None = None, tainted: bool = True) -> list[int]:
+        """Returns the `last` highest steps, or all, ascending; with or without tainted ones."""
 
-    def newest(self) -> int | None: ...
+    def newest(self) -> int | None:
+        """The highest step that is not tainted. CorruptionError where it may be lost."""
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source: ...
 
@@ -153,9 +155,11 @@ class OneProcess(CoreReads):
             SaveRequest(step=step, if_exists=if_exists_of(if_exists)), source.plan(found),
             _stepwell.ImportShare())
 
-    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+    def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
         self._check_items(steps, items)
-        if kind != "delete":
+        if kind == "taint":
+            self._core.set_taint(steps, why)
+        elif kind != "delete":
             self._core.set_pinned(steps, kind == "pin")
         elif not items:
             self._core.delete(steps)

@@ -159,8 +159,8 @@ class Group(ABC):
             raise error
         return op
 
-    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
-        self._submit_and_wait(Proposal(kind, steps=steps, items=items), steps[0])
+    def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
+        self._submit_and_wait(Proposal(kind, steps=steps, items=items, why=why), steps[0])
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return self._lockstep.from_leader(work, what)
@@ -402,6 +402,8 @@ class Group(ABC):
             if op.kind == "delete":
                 self._check_deletion(proposal)
                 self._delete(proposal.steps, proposal.items, decision.changed)
+            elif op.kind == "taint":
+                self.writer.set_taint(proposal.steps, proposal.why)
             else:
                 self.writer.set_pinned(proposal.steps, op.kind == "pin")
         return decision
@@ -434,9 +436,9 @@ class SharedDisk(CoreReads, Group):
         Group.__init__(self, opened)
         CoreReads.__init__(self, opened.cores[0 if opened.leader else -1])
 
-    def change(self, kind: Change, steps: list[int], items: list[str]) -> None:
+    def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
         self._check_items(steps, items)
-        super().change(kind, steps, items)
+        super().change(kind, steps, items, why)
 
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport:

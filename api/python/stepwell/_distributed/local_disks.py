@@ -74,8 +74,8 @@ class LocalDisks(Group):
     def steps(self) -> list[StepSummary]:
         return self._steps.all()
 
-    def step_numbers(self, last: int | None = None) -> list[int]:
-        numbers = [summary.step for summary in self.steps()]
+    def step_numbers(self, last: int | None = None, tainted: bool = True) -> list[int]:
+        numbers = [summary.step for summary in self.steps() if tainted or not summary.taint]
         return numbers if last is None else numbers[-last:]
 
     def retention(self) -> Fields:
@@ -83,7 +83,7 @@ class LocalDisks(Group):
                                 "the report on retention")
 
     def newest(self) -> int | None:
-        return max((summary.step for summary in self.steps()), default=None)
+        return max(self.step_numbers(1, tainted=False), default=None)
 
     def source(self, step: int, check: Callable[[], None], account: Account) -> Source:
         op = self._submit_and_wait(Proposal("snapshot", step), step)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, dataclass_transform
 from .. import errors
 from ..errors import Error, OutcomeUnknownError, PeerError
 
-VERSION = 4
+VERSION = 5
 
 M = TypeVar("M")
 _KINDS: dict[str, type] = {}
@@ -111,11 +111,12 @@ class Verdicts:
 class Proposal:
     """The values that must be the same on all processes."""
 
-    kind: str  # "save", "import", "delete", "pin", "unpin", "snapshot"
+    kind: str  # "save", "import", "delete", "pin", "unpin", "taint", "snapshot"
     step: int | None = None
     steps: Sequence[int] = ()
     items: Sequence[str] = ()
     if_exists: str | None = None
+    why: str = ""  # of a taint
 
     def __str__(self) -> str:
         return f"{self.kind} {self.step if self.steps == () else self.steps}"
@@ -181,6 +182,7 @@ class StepContents:
     commit: int
     time_ns: int
     pinned: bool
+    taint: str
     metadata_json: str
     metrics_json: str
     logical_bytes: int

@@ -100,9 +100,9 @@ class Snapshot:
         # Hexadecimal digits sort as the bytes do.
         number = {key: number for number, key in enumerate(sorted(records))}
         self.contents = StepContents(
-            reader.commit, reader.time_ns, reader.pinned, reader.metadata_json,
-            reader.metrics_json, reader.logical_bytes, sum(vote.stored_bytes for vote in votes),
-            sum(vote.owned_bytes for vote in votes),
+            reader.commit, reader.time_ns, reader.pinned, reader.taint,
+            reader.metadata_json, reader.metrics_json, reader.logical_bytes,
+            sum(vote.stored_bytes for vote in votes), sum(vote.owned_bytes for vote in votes),
             [item.name for item in reader.items], save_id, sorted(records.items()),
             [(number[key], part) for key, part in owner.items()],
             [number[key] for key in partial])

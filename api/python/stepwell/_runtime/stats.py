@@ -37,6 +37,7 @@ class StepSummary(NamedTuple):
     step: int
     commit: int
     pinned: bool
+    taint: str  # why it is not to be resumed from; "": it may be
 
     @classmethod
     def all_of(cls, core: _stepwell.Core) -> list[StepSummary]:

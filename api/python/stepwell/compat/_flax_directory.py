@@ -97,6 +97,12 @@ class Directory:
                     found.append(Checkpoint(float(text), text, path, False))
         return sorted(found)
 
+    def untainted(self) -> list[Checkpoint]:
+        """Those that a run may be resumed from."""
+        tainted = self.root.tainted()
+        return [each for each in self.checkpoints()
+                if not (each.is_own and each.number in tainted)]
+
     def save(self, step: int, target: Any, gone: list[Checkpoint]) -> Work[None]:
         """Saves a step in the background; `gone` is gone when it is done: what the store has of it
         in the same commit."""

@@ -306,6 +306,18 @@ class Root:
         flying = {} if self._shared is None else self._shared.in_flight()
         return sorted({*flying, *self.steps()})
 
+    def latest(self) -> int | None:
+        """The highest of all steps, and of those that are being saved, that is not tainted."""
+        return max(set(self.listed()) - self.tainted(), default=None)
+
+    def tainted(self) -> set[int]:
+        """The store's tainted steps (`Store.taint`), but for those that another one replaces, or
+        whose directory is of another library by now."""
+        if self._shared is None:
+            return set()
+        tainted = set(self._shared.store.tainted_steps())
+        return tainted - set(self._shared.in_flight()) - set(self.foreign()) if tainted else tainted
+
     def infos(self, lightweight: bool = False) -> list[Info]:
         """Returns what policies know of all steps, and of those that are being saved, ascending.
         lightweight: no times and metrics of steps that are there already."""

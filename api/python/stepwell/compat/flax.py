@@ -158,9 +158,10 @@ def save_checkpoint_multiprocess(
 
 
 def latest_checkpoint(ckpt_dir: _Path, prefix: str = "checkpoint_") -> str | None:
-    """The path of the checkpoint with the highest number; None if there is none."""
+    """The path of the checkpoint with the highest number that is not tainted
+    (`stepwell.Store.taint`); None if there is none."""
     with Directory(_checked(ckpt_dir), prefix, read_only=True) as directory:
-        return next((each.path for each in directory.checkpoints()[-1:]), None)
+        return next((each.path for each in directory.untainted()[-1:]), None)
 
 
 def available_steps(ckpt_dir: _Path, prefix: str = "checkpoint_", step_type: type = int
@@ -231,7 +232,7 @@ def _opened(ckpt_dir: str, step: int | float | None, prefix: str
             yield opened
         return
     with Directory(ckpt_dir, prefix, read_only=True) as directory:
-        found = directory.checkpoints()
+        found = directory.untainted() if step is None else directory.checkpoints()
         if step is not None:
             path = directory.path_of(step)
             found = [each for each in found if each.path == path]

@@ -94,8 +94,8 @@ class CheckpointManager(orbax.CheckpointManager):
         return self._steps.listed()
 
     def latest_step(self) -> int | None:
-        """The last step; None if there is none."""
-        return max(self._steps.listed(), default=None)
+        """The last step that is not tainted (`stepwell.Store.taint`); None if there is none."""
+        return self._steps.latest()
 
     def best_step(self) -> int | None:
         """The step with the best metrics by `best_fn`; without it the last one."""
@@ -269,7 +269,7 @@ class CheckpointManager(orbax.CheckpointManager):
         """
         with self._steps.other(directory) as steps:
             if step is None:
-                step = max(steps.listed(), default=None)
+                step = steps.latest()
                 if step is None:
                     raise FileNotFoundError(f"No steps found in {directory or self._directory}.")
             if self._default is not None:

@@ -54,6 +54,10 @@ class Steps:
         """All steps, ascending, with those that are being saved."""
         return self._open().listed()
 
+    def latest(self) -> int | None:
+        """The highest of them that is not tainted."""
+        return self._open().latest()
+
     def infos(self) -> list[CheckpointInfo]:
         """Returns the facts about each step."""
         root = self._open()

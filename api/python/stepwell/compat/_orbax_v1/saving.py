@@ -90,8 +90,11 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
     @property
     def latest(self) -> Any:
-        """The step with the highest number, as a training.CheckpointMetadata; None without any."""
-        return max(self.checkpoints, key=lambda each: each.step, default=None)
+        """The step with the highest number that is not tainted (`stepwell.Store.taint`), as a
+        training.CheckpointMetadata; None without any."""
+        tainted = self._root.tainted()
+        return max((each for each in self.checkpoints if each.step not in tainted),
+                   key=lambda each: each.step, default=None)
 
     @property
     def checkpoints(self) -> Sequence[Any]:
@@ -106,10 +109,12 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         return self._root.infos(lightweight=self._lightweight)
 
     def _existing(self, step: Any) -> Any:
-        checkpoints = self.checkpoints
-        if step is None and not checkpoints:
-            raise StepNotFoundError("Specified `step=None`, but no checkpoints were found.")
-        number = checkpoints[-1].step if step is None else number_of(step)
+        if step is None:
+            latest = self.latest
+            if latest is None:
+                raise StepNotFoundError("Specified `step=None`, but no checkpoints were found.")
+            return latest
+        checkpoints, number = self.checkpoints, number_of(step)
         for each in checkpoints:
             if each.step == number:
                 return each

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are not to be resumed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+from ._lifetime import OpenStore
+from ._runtime.arguments import step_numbers
+from ._text import brief
+from .errors import InvalidArgumentError
+
+TAINT_BYTES_MAX = 1024  # the engine's
+
+
+def taint(self: OpenStore, steps: SupportsIndex | Iterable[SupportsIndex], why: str) -> None:
+    """Marks one step or several as not to be resumed from: `taint(880, "loss spike")`. Durable
+    when it returns.
+
+    Whatever means the newest step passes tainted ones over: `latest`, `load` and `load_or` without
+    a step, `store[-1]`, and the facades. By its number a step is loaded as before, and `steps()`
+    lists it. Retention keeps the newest step that is not tainted below tainted ones, whatever the
+    policy says, and counts tainted steps as any. To save a tainted step again, use
+    `if_exists="replace"`; the new step is not tainted.
+
+    why: the reason, at most 1,024 bytes as UTF-8; `tainted_steps`, `store[step].taint`,
+        `stepwell ls` and `stepwell show` give it. A new reason takes the place of the old one.
+
+    Raises StepNotFoundError, and nothing is tainted, when a step is not there, and
+    InvalidArgumentError for a reason that is empty or too long.
+    """
+    self._check()
+    numbers = step_numbers(steps)
+    _change(self, numbers, check_reason(why))
+
+
+def untaint(self: OpenStore, *steps: SupportsIndex | Iterable[SupportsIndex]) -> None:
+    """Undoes `taint`; durable when it returns. StepNotFoundError when a step is not there."""
+    self._check()
+    _change(self, [number for each in steps for number in step_numbers(each)], "")
+
+
+def check_reason(why: str) -> str:
+    """InvalidArgumentError for what is no reason of a taint."""
+    if not isinstance(why, str) or not why.strip():
+        raise InvalidArgumentError(f"a taint needs a reason, a str that says why, not {brief(why)}")
+    try:
+        size = len(why.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"the reason of a taint is no Unicode text: {error}") from None
+    if size > TAINT_BYTES_MAX:
+        raise InvalidArgumentError(f"the reason of a taint has {size:,} bytes; the limit is "
+                                   f"{TAINT_BYTES_MAX:,}: say in few words why")
+    return why
+
+
+def _change(store: OpenStore, numbers: list[int], why: str) -> None:
+    store._check_writable()
+    if numbers:
+        store._backend.change("taint", numbers, [], why)
