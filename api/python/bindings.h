@@ -22,5 +22,6 @@ void BindRows(nanobind::module_& m);
 void BindTransfer(nanobind::module_& m);
 void BindTree(nanobind::module_& m);
 void BindView(nanobind::module_& m);
+void BindWatch(nanobind::module_& m);
 
 }  // namespace stepwell::python

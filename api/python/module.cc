@@ -36,8 +36,10 @@
 #include "api/python/reader.h"
 #include "api/python/transfer.h"
 #include "api/python/view.h"
+#include "api/python/watch.h"
 #include "db/export/branch.h"
 #include "db/import/import.h"
+#include "db/layout.h"
 #include "db/mesh/sharding.h"
 #include "db/store.h"
 #include "io/open_disk.h"
@@ -136,6 +138,11 @@ class Core {
 
   void Wait() {
     Call([&] { return store_->Wait(); });
+  }
+
+  // Each commit changes the file, so that other processes see it.
+  std::unique_ptr<Watch> WatchCommits() {
+    return std::make_unique<Watch>(store_->path(), db::SlotFilePath("").substr(1));
   }
 
   // None without a step.
@@ -313,6 +320,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindTree(m);
   sp::BindImport(m);
   sp::BindView(m);
+  sp::BindWatch(m);
   sp::BindExport(m);
   sp::BindDurable(m);
   m.def("fail_at_exit", &sp::FailAtExit);
@@ -360,6 +368,7 @@ NB_MODULE(_stepwell, m) {
       .def("verify_import", &sp::Core::VerifyImport, arg("step"), arg("path"), arg("items"))
       .def("is_copying", &sp::Core::IsCopying)
       .def("wait", &sp::Core::Wait)
+      .def("watch_commits", &sp::Core::WatchCommits)
       .def("steps", &sp::Core::Steps)
       .def("newest", &sp::Core::Newest)
       .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none(), arg("tainted") = true)

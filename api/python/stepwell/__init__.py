@@ -13,6 +13,7 @@ Start with `open`; everything else hangs off the `Store` that it returns.
 from . import policy
 from ._backend.export_options import ExportedLeaf, ExportReport
 from ._changed import Changed, ChangedLeaf
+from ._follow import Follower
 from ._handle import SaveHandle, SaveStats
 from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
@@ -40,10 +41,10 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousPathError", "ArrayView", "Changed", "ChangedLeaf", "CheckpointNotFoundError",
     "ChunkShape", "CorruptionError", "DeletePushedReport", "Error", "ExportReport",
-    "ExportedLeaf", "Files", "ForkError", "FormatError", "History", "InvalidArgumentError",
-    "Json", "LatencyStats", "LeafInfo", "LeafStatistics", "LoadHandle", "LoadStats",
-    "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView", "OrbaxView",
-    "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
+    "ExportedLeaf", "Files", "Follower", "ForkError", "FormatError", "History",
+    "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LeafStatistics", "LoadHandle",
+    "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
+    "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
     "PullReport", "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport",
     "RetentionReport", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
     "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",

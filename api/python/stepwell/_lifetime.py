@@ -93,6 +93,7 @@ class OpenStore(NotCopied):
         self._generation = service.generation
         self._pending = Pending()
         self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[_stepwell.Watch] = weakref.WeakSet()
         self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
@@ -184,6 +185,8 @@ class OpenStore(NotCopied):
         self._pending.wait()
         error = self._pending.take_error()
         self._closed = True
+        for watch in list(self._watches):
+            watch.wake()
         try:
             self._decider.stop()
             service.stores.discard(self)

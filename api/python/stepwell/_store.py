@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _changed, _digest, _draft, _history, _stepwell, _tainting
+from . import _branch, _changed, _digest, _draft, _follow, _history, _stepwell, _tainting
 from ._backend.export_options import (ExportReport, ExportRequest, Layout, Leaves, Mode,
                                       OnUnsupported, To)
 from ._display import Numbers
@@ -301,6 +301,7 @@ class Store(Loading):
     digest = _digest.digest
     verify = _digest.verify
     history = _history.history
+    follow = _follow.follow
 
     # ---- upkeep ----
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Following a run: the newest step, again and again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple, SupportsIndex
+
+from ._lifetime import OpenStore
+from ._load.source import Source
+from ._runtime import service
+from ._runtime.arguments import seconds_of, step_number
+from .errors import Error, StepNotFoundError
+
+_LOOK_SECONDS = 0.1  # from one look at the store to the next where the kernel tells of no change
+_LOOK_TOLD_SECONDS = 5.0  # where it does, for changes that it may not know of
+
+
+class _Commit(NamedTuple):
+    """A step as it was saved. A commit that is moved, or pinned, keeps its time."""
+
+    step: int
+    time_ns: int
+
+
+def _commit_of(source: Source) -> _Commit:
+    return _Commit(source.step, source.reader.time_ns)
+
+
+class Follower(Iterator[int]):
+    """An iterator over the newest step of a store; what `Store.follow` returns. One thread uses it
+    at a time."""
+
+    def __init__(self, store: OpenStore, start: int | None, timeout: float | None) -> None:
+        self._store = store
+        self._timeout = math.inf if timeout is None else timeout
+        self._ended = False
+        self._told = True
+        self._watch = store._backend.whole("following a run").watch_commits()
+        store._watches.add(self._watch)
+        newest = None if start is None else self._newest()
+        self._given = newest if newest is not None and newest.step == start else None
+
+    def __next__(self) -> int:
+        end = time.monotonic() + self._timeout
+        try:
+            while not self._ended:
+                newest = self._newest()
+                if newest is not None and newest != self._given:
+                    self._given = newest
+                    return newest.step
+                self._ended = time.monotonic() >= end
+                if not self._ended:
+                    self._wait(end - time.monotonic())
+        except Error:
+            if not self._store._closed:
+                raise
+        self._ended = True
+        raise StopIteration
+
+    def _newest(self) -> _Commit | None:
+        store = self._store
+        store._check_open()
+        newest = store._backend.newest_source(store._check_open, store._account)
+        return None if newest is None else _commit_of(newest)
+
+    def _wait(self, seconds: float) -> None:
+        why_not = self._watch.why_not
+        if why_not and self._told:
+            self._told = False
+            service.logger.warning("%s: following it by looking every %.0f ms: %s",
+                                   self._store.path, _LOOK_SECONDS * 1e3, why_not)
+        self._watch.wait(min(seconds, _LOOK_SECONDS if why_not else _LOOK_TOLD_SECONDS))
+
+    @property
+    def step(self) -> int | None:
+        """The step that was given last, or `start` while that is the newest; None before."""
+        return None if self._given is None else self._given.step
+
+    @property
+    def deleted(self) -> bool:
+        """True if `step`, as it was when it was given, is not in the store any more: it was deleted
+        or replaced. False before the first."""
+        if self._given is None:
+            return False
+        store = self._store
+        store._check()
+        try:
+            source = store._backend.source(self._given.step, store._check_open, store._account)
+        except StepNotFoundError:
+            return True
+        return _commit_of(source) != self._given
+
+
+def follow(self: OpenStore, start: SupportsIndex | None = None,
+           timeout: float | timedelta | None = None) -> Follower:
+    """An iterator over the numbers of the newest steps: for evaluators, and for workers that use
+    what a trainer saves. It gives the newest step, and then, each time that it is asked, waits
+    until the newest step is another one:
+
+        with stepwell.open("run1", mode="r") as store:
+            for step in store.follow(timeout=600):
+                evaluate(store.load(step, "params"))
+
+    Another one is a higher step, the same step saved anew, or a lower step, after the higher ones
+    were deleted. Steps that come and go while the caller works are left out. It works in other
+    processes as well as in the one that saves; there, from any thread. Nothing is lost when the
+    process that saves ends: the iterator waits for the next one.
+
+    start: a step that the caller has. It is not given first, if it is the newest one now.
+    timeout: seconds without a new step, or a timedelta, after which the iteration ends. None: it
+        waits for ever.
+
+    A wait costs next to nothing, since the kernel tells of each commit (inotify). Where it cannot,
+    such as on a network file system, the iterator looks at the store every 100 ms, and logs a
+    warning that says why. Ctrl-C ends a wait; `close`, from any thread, ends the iteration.
+
+    A step may be deleted while it is used: see `Follower.deleted`, and `pin`. Raises
+    CorruptionError where the newest step may be lost.
+    """
+    seconds = None if timeout is None else seconds_of("timeout", timeout)
+    self._check()
+    return Follower(self, None if start is None else step_number(start), seconds)
