@@ -123,6 +123,25 @@ def test_following_a_run(tmp_path: Path) -> None:
     assert ocp.utils.checkpoint_steps(root) == [4]
 
 
+def test_following_wakes_when_a_step_is_there(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def evaluate() -> None:
+        for step in ocp.checkpoint_utils.checkpoints_iterator(tmp_path, seconds_to_sleep=3600):
+            seen.append(step)
+            if step == 2:
+                return
+
+    thread = threading.Thread(target=evaluate, daemon=True)
+    thread.start()
+    with ocp.CheckpointManager(tmp_path) as manager:
+        for step in range(3):
+            save(manager, step)
+            manager.wait_until_finished()
+    thread.join(60)
+    assert not thread.is_alive() and seen[-1] == 2
+
+
 def test_names_for_many_processes(tmp_path: Path) -> None:
     assert ocp.multihost.process_index() == 0 and ocp.utils.is_primary_host(0)
     ocp.utils.sync_global_processes("here")

@@ -14,7 +14,28 @@ from typing import Any
 from orbax.checkpoint import checkpoint_utils, path
 
 from ..._interop.orbax_view import pin_view
-from ...errors import StepNotFoundError
+from ..._stepwell import Watch
+from ...errors import Error, StepNotFoundError
+
+
+class _Changes:
+    """Waits until something changes in a directory, which need not be there yet."""
+
+    def __init__(self, directory: Any) -> None:
+        self._directory = directory
+        self._watch: Watch | None = None
+
+    def wait(self, seconds: float) -> None:
+        """For at most `seconds`, which is how long it takes where the kernel tells of no change."""
+        if self._watch is None or self._watch.why_not:
+            with contextlib.suppress(Error):  # the directory is not there
+                self._watch = Watch(os.fsencode(self._directory).decode("utf-8", "surrogateescape"))
+                if not self._watch.why_not:
+                    return  # the changes before it are not told
+        if self._watch is None:
+            time.sleep(seconds)
+        else:
+            self._watch.wait(seconds)
 
 
 @contextlib.contextmanager
@@ -27,23 +48,30 @@ def wait_for_new_checkpoint(checkpoint_dir: Any, *, until_step: int | None = Non
                             set_immutable: bool | None = None,
                             ignore_snapshot_errors: bool | None = True) -> Iterator[int]:
     """Waits for a step of at least `until_step` (None: for any). The step, or -1 after `timeout`
-    seconds (if `timeout_fn` is given: once that returns True after the timeout).
+    seconds (if `timeout_fn` is given: once that returns True after the timeout). A step is seen as
+    soon as it is there; `seconds_to_sleep` is how often `timeout_fn` is asked, and how often this
+    looks at a directory of whose changes the kernel tells nothing.
 
     In the block the step can be read, whatever the run deletes meanwhile.
     """
     name_format = step_name_format or path.step.standard_name_format(
         step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length)
     end = None if timeout is None else time.monotonic() + timeout
+    changes = _Changes(checkpoint_dir)
+    asleep_until = 0.0
     with contextlib.ExitStack() as pins:
         while True:
             step, directory = _latest(checkpoint_dir, name_format)
             if step >= (until_step or 0) and _pinned(pins, directory):
                 break
-            if (end is not None and time.monotonic() + seconds_to_sleep > end
-                    and (timeout_fn is None or timeout_fn())):
-                step = -1
-                break
-            time.sleep(seconds_to_sleep)
+            now = time.monotonic()
+            if now >= asleep_until:
+                if (end is not None and now + seconds_to_sleep > end
+                        and (timeout_fn is None or timeout_fn())):
+                    step = -1
+                    break
+                asleep_until = time.monotonic() + seconds_to_sleep
+            changes.wait(max(0.0, asleep_until - time.monotonic()))
         yield step
 
 
