@@ -165,11 +165,17 @@ def test_in_the_process_that_saves(store):
         assert waiting.result() == step
 
 
-def test_close_ends_the_iteration(path):
-    store = stepwell.open(path)
-    store.save(0, STATE).result()
+def test_close_ends_the_iteration(path, monkeypatch):
+    with stepwell.open(path) as writer:
+        writer.save(0, STATE).result()
+    store = stepwell.open(path, mode="r")  # whose end changes nothing in the directory
     follower = store.follow(start=0)
+    waits = threading.Event()
+    wait = stepwell.Follower._wait
+    monkeypatch.setattr(stepwell.Follower, "_wait",
+                        lambda *arguments: (waits.set(), wait(*arguments)))
     waiting = given_next(follower)
+    waits.wait()
     store.close()
     assert waiting.result() is None
     assert next(follower, None) is None
