@@ -196,6 +196,64 @@ bool PathPattern::Takes(std::span<const std::string> spellings) const {
   return std::find(reached.begin(), reached.end(), true) != reached.end();
 }
 
+std::string PathPattern::wildcards() const {
+  std::string found;
+  for (const PatternComponent& component : components_) {
+    if (component.kind == Kind::kAnyDepth) found += '/';
+    for (size_t i = 0; i < component.wild.size() && component.kind == Kind::kGlob; ++i) {
+      if (component.wild[i]) found += component.text[i];
+    }
+  }
+  return found;
+}
+
+std::optional<PatternMatch> PathPattern::Match(std::span<const std::string> spellings) const {
+  PatternMatch match;
+  const std::function<bool(size_t, size_t)> matches = [&](size_t at, size_t from) {
+    if (at == components_.size()) {
+      match.length = from;
+      return true;
+    }
+    const PatternComponent& component = components_[at];
+    const size_t known = match.taken.size();
+    const bool is_any = component.kind == Kind::kAnyDepth;
+    const size_t last = is_any ? spellings.size() : from + 1;
+    for (size_t end = is_any ? from : from + 1; end <= last && end <= spellings.size(); ++end) {
+      if (is_any) {
+        const auto names = spellings.subspan(from, end - from);
+        match.taken.emplace_back(names.begin(), names.end());
+      } else {
+        const auto captured = component.Capture(spellings[from]);
+        if (!captured) return false;
+        for (const std::string& text : *captured) match.taken.push_back({text});
+      }
+      if (matches(at + 1, end)) return true;
+      match.taken.resize(known);
+    }
+    return false;
+  };
+  if (!matches(0, 0)) return std::nullopt;
+  return match;
+}
+
+std::vector<std::string> PathPattern::Fill(const TakenNames& taken) const {
+  std::vector<std::string> names;
+  auto next = taken.begin();
+  for (const PatternComponent& component : components_) {
+    if (component.kind == Kind::kAnyDepth) {
+      names.insert(names.end(), next->begin(), next->end());
+      ++next;
+      continue;
+    }
+    std::string& name = names.emplace_back();
+    for (size_t i = 0; i < component.text.size(); ++i) {
+      const bool is_wild = component.kind == Kind::kGlob && component.wild[i];
+      name += is_wild ? (next++)->front() : std::string(1, component.text[i]);
+    }
+  }
+  return names;
+}
+
 Result<KeyPath> ParseKeys(std::string_view text) {
   STEPWELL_ASSIGN_OR_RETURN(const PathPattern pattern, PathPattern::Parse(text));
   KeyPath path;

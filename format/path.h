@@ -45,6 +45,15 @@ struct PatternComponent {
   std::optional<std::vector<std::string>> Capture(std::string_view spelling) const;
 };
 
+// The names that the wildcards of a pattern stand for, in order: of ** any number, of others one.
+using TakenNames = std::vector<std::vector<std::string>>;
+
+// A place that a pattern names, or one below it.
+struct PatternMatch {
+  TakenNames taken;
+  size_t length = 0;  // how many of the names the pattern is
+};
+
 class PathPattern {
  public:
   // The empty path: the place where paths start, and all below it.
@@ -64,6 +73,14 @@ class PathPattern {
 
   // Returns true if the pattern names the place with these spellings, or one above it.
   bool Takes(std::span<const std::string> spellings) const;
+
+  // The wildcards in order, with "/" for **. What one pattern takes fills another with the same.
+  std::string wildcards() const;
+  // Like Takes, with what the wildcards stand for; ** matches as few names as it can.
+  std::optional<PatternMatch> Match(std::span<const std::string> spellings) const;
+  // The names of the place where each wildcard stands for what was taken. `taken` has an entry for
+  // each of wildcards(), of one name unless it is for **.
+  std::vector<std::string> Fill(const TakenNames& taken) const;
 
  private:
   std::vector<PatternComponent> components_;

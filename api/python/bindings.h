@@ -7,6 +7,7 @@
 
 namespace stepwell::python {
 
+void BindArchive(nanobind::module_& m);
 void BindDurable(nanobind::module_& m);
 void BindEvents(nanobind::module_& m);
 void BindExport(nanobind::module_& m);

@@ -103,6 +103,7 @@ class Core {
   // A signal's handler that runs within a save's copy.
   bool IsCopying() const { return db::store_copied_into == store_.get(); }
   nb::bytes Id() const { return BytesOfId(store_->id()); }
+  nb::bytes Path() const { return nb::bytes(store_->path().data(), store_->path().size()); }
   db::GroupStatus GroupStatus() {
     return Call([&] { return store_->Group(); });
   }
@@ -345,12 +346,14 @@ NB_MODULE(_stepwell, m) {
   sp::BindGroup(m);
   sp::BindReader(m);
   sp::BindTransfer(m);
+  sp::BindArchive(m);
   sp::BindOverTime(m);
   sp::BindReports(m);
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<const std::string&, stepwell::db::StoreOptions>(), arg("path"), arg("options"))
       .def("id", &sp::Core::Id)
+      .def_prop_ro("path", &sp::Core::Path)
       .def("group_status", &sp::Core::GroupStatus)
       .def("read_share", &sp::Core::ReadShare, arg("step"))
       .def(

@@ -45,6 +45,38 @@ format::PathComponent ComponentOfTuple(nb::handle part, nb::handle path) {
   return format::PathComponent::Literal(TextOf(text.ptr()));
 }
 
+std::vector<std::string> NamesOf(const nb::tuple& objects) {
+  std::vector<std::string> names;
+  for (nb::handle each : objects) names.push_back(TextOf(each.ptr()));
+  return names;
+}
+
+nb::tuple TupleOf(const std::vector<std::string>& names) {
+  nb::list objects;
+  for (const std::string& name : names) objects.append(TextObject(name));
+  return nb::tuple(objects);
+}
+
+nb::object Match(const format::PathPattern& pattern, const nb::tuple& spellings) {
+  const auto match = pattern.Match(NamesOf(spellings));
+  if (!match) return nb::none();
+  nb::list taken;
+  for (const std::vector<std::string>& names : match->taken) taken.append(TupleOf(names));
+  return nb::make_tuple(taken, match->length);
+}
+
+nb::tuple Fill(const format::PathPattern& pattern, const nb::list& objects) {
+  const std::string wildcards = pattern.wildcards();
+  format::TakenNames taken;
+  for (nb::handle each : objects) taken.push_back(NamesOf(nb::cast<nb::tuple>(each)));
+  bool fits = taken.size() == wildcards.size();
+  for (size_t i = 0; fits && i < taken.size(); ++i) {
+    fits = wildcards[i] == '/' || taken[i].size() == 1;
+  }
+  if (!fits) throw nb::value_error("not one for each wildcard");
+  return TupleOf(pattern.Fill(taken));
+}
+
 }  // namespace
 
 format::PathPattern PatternFromPython(nb::handle path) {
@@ -77,6 +109,13 @@ void BindPaths(nb::module_& m) {
             return self.Takes(spellings);
           },
           arg("spellings"))
+      .def_prop_ro("text", [](const format::PathPattern& self) { return TextObject(self.text()); })
+      .def_prop_ro("wildcards", &format::PathPattern::wildcards)
+      .def("match", &Match, arg("spellings"),
+           nb::sig("def match(self, spellings: tuple[str, ...]) -> "
+                   "tuple[list[tuple[str, ...]], int] | None"))
+      .def("fill", &Fill, arg("taken"),
+           nb::sig("def fill(self, taken: list[tuple[str, ...]]) -> tuple[str, ...]"))
       // The names of its components; None with a wildcard.
       .def_prop_ro("names",
                    [](const format::PathPattern& self) -> std::optional<std::vector<std::string>> {

@@ -132,13 +132,22 @@ std::optional<std::vector<Place>> Tree::Origins() const {
 }
 
 std::unique_ptr<Tree> Tree::Rearranged(const std::optional<std::vector<std::string>>& items,
-                                       const nb::dict& renames, Place top) const {
-  db::Renames rules;
-  for (const auto& [from, to] : renames) rules.emplace_back(TextOf(from.ptr()), TextOf(to.ptr()));
-  Result<db::Rearranged> made = db::Rearrange(tree(), items, rules, At(top));
-  if (made.status().code() == StatusCode::kNotFound) ThrowIfPathError(made.status());
-  ThrowIfError(made.status());
-  return std::make_unique<Tree>(*this, std::move(made->records), std::move(made->origins),
+                                       const std::vector<size_t>& taken, const nb::list& moves,
+                                       Place top) const {
+  for (const size_t leaf : taken) At(static_cast<Place>(leaf));
+  std::vector<db::Move> made_moves;
+  for (nb::handle each : moves) {
+    const auto fields = nb::cast<nb::tuple>(each);
+    db::Move& move = made_moves.emplace_back();
+    move.leaf = At(nb::cast<Place>(fields[0]));
+    move.origin = nb::cast<size_t>(fields[1]);
+    for (nb::handle name : nb::cast<nb::tuple>(fields[2])) {
+      move.names.push_back(TextOf(name.ptr()));
+    }
+    move.shape = nb::cast<std::optional<format::Shape>>(fields[3]);
+  }
+  db::Rearranged made = ValueOrThrow(db::Rearrange(tree(), items, taken, made_moves, At(top)));
+  return std::make_unique<Tree>(*this, std::move(made.records), std::move(made.origins),
                                 only_state_ && !items);
 }
 
@@ -295,9 +304,11 @@ void BindTree(nb::module_& m) {
           arg("number"))
       .def_prop_ro("top", [](const Tree& tree) { return PlaceOf(tree.tree().top()); })
       .def_prop_ro("origins", &Tree::Origins)
-      .def("rearranged", &Tree::Rearranged, arg("items").none(), arg("renames"), arg("top"),
+      .def("rearranged", &Tree::Rearranged, arg("items").none(), arg("taken"), arg("moves"),
+           arg("top"),
            nb::sig("def rearranged(self, items: collections.abc.Sequence[str] | None, "
-                   "renames: dict[str, str], top: int) -> StepTree"))
+                   "taken: list[int], moves: list[tuple[int, int, tuple[str, ...], "
+                   "tuple[int, ...] | None]], top: int) -> StepTree"))
       .def(
           "is_node",
           [](const Tree& tree, Place number) { return tree.tree().IsNode(tree.At(number)); },

@@ -67,9 +67,11 @@ class Tree {
   nanobind::list Records();
   // By record: its number in the tree that this one was made of; None: of no other.
   std::optional<std::vector<Place>> Origins() const;
-  // Some items only (None: all), and leaves below `top` at other places.
+  // Some items only (None: all), and leaves below `top` at other places: db::Rearrange. `moves`
+  // have the fields of db::Move.
   std::unique_ptr<Tree> Rearranged(const std::optional<std::vector<std::string>>& items,
-                                   const nanobind::dict& renames, Place top) const;
+                                   const std::vector<size_t>& taken, const nanobind::list& moves,
+                                   Place top) const;
   // Finds the place that `path` leads to from `above` on; none if there is nothing.
   std::optional<Place> Find(const format::KeyPath& path) const;
   std::vector<Place> FindChildren(Place number, nanobind::handle component) const;

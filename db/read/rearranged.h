@@ -3,9 +3,9 @@
 // into a tree that differs from the stored one.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "db/read/step_tree.h"
@@ -17,14 +17,19 @@ struct Rearranged {
   std::vector<size_t> origins;  // by record, its number in the tree; kRoot: a node that is new
 };
 
-// From paths to paths, both from the place `top` on. Of several that match a leaf the first counts;
-// a node moves with all below it. Wildcards stand for the same text on both sides, in order.
-using Renames = std::vector<std::pair<std::string, std::string>>;
+// A leaf at another place, or an array that is made of stored ones.
+struct Move {
+  size_t leaf = 0;                 // whose record it gets
+  size_t origin = 0;               // what Rearranged::origins say
+  std::vector<std::string> names;  // of its place, from `top` on, as they are spelled
+  std::optional<format::Shape> shape;  // another one than the leaf's; then also without shards
+};
 
-// `items`: only these; none: all. kInvalidArgument: malformed paths, other wildcards on one side
-// than on the other, a place that is taken. kNotFound: nothing is at a path.
+// `items`: only these; none: all. `taken`: leaves that are at their places no more; `moves` come in
+// their stead. kInvalidArgument: a place that is taken.
 Result<Rearranged> Rearrange(const StepTree& tree,
                              const std::optional<std::vector<std::string>>& items,
-                             const Renames& renames, size_t top);
+                             std::span<const size_t> taken, std::span<const Move> moves,
+                             size_t top);
 
 }  // namespace stepwell::db

@@ -202,10 +202,26 @@ TEST(StepTree, NamesTheChildThatHalfOfANameIsIn) {
   EXPECT_EQ(nearest("kernel", {}), "");
 }
 
-// The leaves' paths after `renames` from the item `state` on, each with where it was.
+// Moves leaves of the item `state`: from paths to names.
+using Renames = std::vector<std::pair<std::string, std::vector<std::string>>>;
+Result<Rearranged> Moved(const StepTree& tree, const Renames& renames,
+                         const std::optional<std::vector<std::string>>& items = std::nullopt,
+                         std::optional<size_t> top = std::nullopt) {
+  std::vector<size_t> taken;
+  std::vector<Move> moves;
+  for (const auto& [from, names] : renames) {
+    const auto pattern = format::PathPattern::Parse(from).value();
+    const size_t leaf = tree.Resolve(pattern).value().numbers.front();
+    taken.push_back(leaf);
+    moves.push_back({leaf, leaf, names, std::nullopt});
+  }
+  return Rearrange(tree, items, taken, moves, top.value_or(tree.top()));
+}
+
+// The leaves' paths after `renames`, each with where it was.
 std::vector<std::pair<std::string, std::string>> Renamed(const StepTree& tree,
                                                          const Renames& renames) {
-  const auto made = Rearrange(tree, std::nullopt, renames, tree.top());
+  const auto made = Moved(tree, renames);
   EXPECT_TRUE(made.ok()) << made.status().message();
   if (!made.ok()) return {};
   const StepTree now = StepTree::Make(9, made->records, true).value();
@@ -216,7 +232,7 @@ std::vector<std::pair<std::string, std::string>> Renamed(const StepTree& tree,
   return leaves;
 }
 
-TEST(Rearranged, MovesLeavesWithWhatTheirWildcardsStandFor) {
+TEST(Rearranged, MovesLeavesWithTheNodesAboveThem) {
   const auto records = RecordsOf({{"state", Keys("é1/w")},
                                   {"state", Keys("é1/b")},
                                   {"state", Keys("é2/w")},
@@ -224,35 +240,54 @@ TEST(Rearranged, MovesLeavesWithWhatTheirWildcardsStandFor) {
   const StepTree tree = StepTree::Make(9, records, true).value();
   using Leaves = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(
-      Renamed(tree, {{"é*/w", "ü/block*/kernel"}}),
+      Renamed(tree, {{"é1/w", {"ü", "block1", "kernel"}}, {"é2/w", {"ü", "block2", "kernel"}}}),
       (Leaves{
           {"x", "x"}, {"é1/b", "é1/b"}, {"ü/block1/kernel", "é1/w"}, {"ü/block2/kernel", "é2/w"}}));
-  EXPECT_EQ(Renamed(tree, {{"?1", "?"}, {"**/w", "all/**"}}),
-            (Leaves{{"all/é2", "é2/w"}, {"x", "x"}, {"é/b", "é1/b"}, {"é/w", "é1/w"}}));
+  EXPECT_EQ(Renamed(tree, {{"é1/w", {"é1", "b"}}, {"é1/b", {"é1", "w"}}}),
+            (Leaves{{"x", "x"}, {"é1/b", "é1/w"}, {"é1/w", "é1/b"}, {"é2/w", "é2/w"}}));
 }
 
-TEST(Rearranged, RefusesWhatCannotBe) {
+TEST(Rearranged, RefusesAPlaceThatIsTaken) {
   const auto records = RecordsOf({{"state", Keys("a/x")}, {"state", Keys("b")}});
   const StepTree tree = StepTree::Make(9, records, true).value();
-  const auto why = [&](const Renames& renames) {
-    return Rearrange(tree, std::nullopt, renames, tree.top()).status();
-  };
-  EXPECT_THAT(why({{"a/x", "b"}}).message(), HasSubstr("'b' is the place of another leaf"));
-  EXPECT_THAT(why({{"a/*", "c"}}).message(), HasSubstr("the same wildcards in the same order"));
-  EXPECT_THAT(why({{"a", "c"}, {"a/x", "d"}}).message(),
-              HasSubstr("nothing that is loaded is left"));
-  EXPECT_EQ(why({{"z", "c"}}).code(), StatusCode::kNotFound);
+  const auto why = [&](const Renames& renames) { return Moved(tree, renames).status().message(); };
+  EXPECT_THAT(why({{"a/x", {"b"}}}), HasSubstr("'b' is the place of another leaf"));
+  EXPECT_THAT(why({{"a/x", {"b", "y"}}}), HasSubstr("'b/y' is the place of another leaf"));
 }
 
 TEST(Rearranged, KeepsSomeItems) {
   const auto records = RecordsOf({{"a", Keys("x")}, {"b", Keys("x")}});
   const StepTree tree = StepTree::Make(9, records, false).value();
   const auto made =
-      Rearrange(tree, std::vector<std::string>{"b"}, {{"b/x", "b/y"}}, StepTree::kRoot).value();
+      Moved(tree, {{"b/x", {"b", "y"}}}, std::vector<std::string>{"b"}, StepTree::kRoot).value();
   const StepTree now = StepTree::Make(9, made.records, false).value();
   ASSERT_EQ(made.records.size(), 2u);
   EXPECT_EQ(now.Text(1), "b/y");
   EXPECT_EQ(tree.Text(made.origins[1]), "b/x");
+}
+
+TEST(Rearranged, GivesAnArrayAnotherShapeWithoutShards) {
+  auto records = RecordsOf({{"state", Keys("w")}});
+  for (auto& record : records) {
+    if (record.kind == format::LeafKind::kNode) continue;
+    record.kind = format::LeafKind::kArray;
+    record.dtype = format::DType::kFloat32;
+    record.shape = record.chunk_shape = {6, 4};
+    record.shard_shape = {3, 4};
+    record.sharding_json = "{}";
+  }
+  const StepTree tree = StepTree::Make(9, records, true).value();
+  const size_t leaf = tree.Resolve(format::PathPattern::Parse("w").value()).value().numbers[0];
+  const std::vector<size_t> taken = {leaf};
+  const std::vector<Move> moves = {{leaf, 100, {"a"}, format::Shape{4, 3}},
+                                   {leaf, 101, {"b"}, std::nullopt}};
+  const auto made = Rearrange(tree, std::nullopt, taken, moves, tree.top()).value();
+  ASSERT_EQ(made.records.size(), 3u);
+  EXPECT_EQ(made.origins, (std::vector<size_t>{0, 100, 101}));
+  EXPECT_EQ(made.records[1].shape, (format::Shape{4, 3}));
+  EXPECT_EQ(made.records[1].logical_bytes, 48u);
+  EXPECT_TRUE(made.records[1].sharding_json.empty() && made.records[1].shard_shape.empty());
+  EXPECT_EQ(made.records[2].shape, (format::Shape{6, 4}));
 }
 
 }  // namespace

@@ -44,6 +44,30 @@ TEST(PathPattern, SeveralDeepWildcardsInARowAreOne) {
   EXPECT_TRUE(Takes("a/**/**/b", {"a", "b"}));
 }
 
+TEST(PathPattern, WhatItsWildcardsTakeFillsAnotherPattern) {
+  using Names = std::vector<std::string>;
+  const auto moved = [](const char* from, const char* to, const Names& names) {
+    const PathPattern one = PathPattern::Parse(from).value();
+    const PathPattern other = PathPattern::Parse(to).value();
+    EXPECT_EQ(one.wildcards(), other.wildcards());
+    const auto match = one.Match(names);
+    if (!match) return Names{"no match"};
+    Names made = other.Fill(match->taken);
+    made.insert(made.end(), names.begin() + static_cast<ptrdiff_t>(match->length), names.end());
+    return made;
+  };
+  EXPECT_EQ(moved("é*/w", "ü/block*/kernel", {"é1", "w"}), (Names{"ü", "block1", "kernel"}));
+  EXPECT_EQ(moved("a?", "?", {"aé", "w"}), (Names{"é", "w"}));
+  EXPECT_EQ(moved("**/w", "all/**", {"a", "b", "w"}), (Names{"all", "a", "b"}));
+  EXPECT_EQ(moved("**/w", "all/**", {"w", "w"}), (Names{"all", "w"}));  // as few as it can
+  EXPECT_EQ(moved("l/*/**/w?", "m.*/**/?", {"l", "3", "x", "y", "w7"}),
+            (Names{"m.3", "x", "y", "7"}));
+  EXPECT_EQ(moved("a", "b", {"a"}), (Names{"b"}));
+  EXPECT_EQ(moved("a/*", "b/*", {"a"}), (Names{"no match"}));
+  EXPECT_EQ(moved("*/w", "*", {"a", "v"}), (Names{"no match"}));
+  EXPECT_EQ(PathPattern::Parse("**/a?/*b*").value().wildcards(), "/?**");
+}
+
 TEST(PathPattern, BackslashTakesTheNextCharacterLiterally) {
   EXPECT_TRUE(Takes(R"(a\/b/\*)", {"a/b", "*"}));
   EXPECT_FALSE(Takes(R"(\*)", {"x"}));

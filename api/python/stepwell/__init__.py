@@ -10,7 +10,7 @@
 Start with `open`; everything else hangs off the `Store` that it returns.
 """
 
-from . import policy
+from . import policy, rename
 from ._backend.export_options import ExportedLeaf, ExportReport
 from ._changed import Changed, ChangedLeaf
 from ._follow import Follower
@@ -50,5 +50,5 @@ __all__ = [
     "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",
     "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
     "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view",
-    "policy", "pushed_steps",
+    "policy", "pushed_steps", "rename",
 ]

@@ -8,7 +8,7 @@ import functools
 import glob
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex
 from typing import cast as cast_  # `cast` is an argument of load
 
@@ -22,6 +22,7 @@ from ._load.request import LoadRequest, Missing, OnCorrupt, Unexpected
 from ._load.source import Source
 from ._pytree.records import PathLike
 from ._pytree.tree import check_called
+from ._renaming import Rename
 from ._runtime import monitoring, service
 from ._runtime.arguments import NEWEST, Progress, step_or_newest
 from ._runtime.files import local_path
@@ -39,7 +40,7 @@ class Loading(OpenStore):
              like: Any = None, mesh: Any = None, specs: Any = None,
              items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
              missing: Missing = "error", unexpected: Unexpected = "error",
-             rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+             rename: Rename | None = None, on_corrupt: OnCorrupt = "raise",
              progress: Progress | bool | None = None) -> Any:
         """Loads a step, by default the newest that is not tainted, or the part of it at `path`.
 
@@ -67,7 +68,8 @@ class Loading(OpenStore):
             read.
         rename: a dict from stored paths to paths in `like`, e.g. {"encoder": "model/encoder",
             "layer_*/w": "layer_*/kernel"}; both are relative to what is loaded. A node moves with
-            all below it; wildcards stand for the same text on both sides.
+            all below it; wildcards stand for the same text on both sides. Or a function, or rules
+            that also transpose arrays, take them apart and join them: see `stepwell.rename`.
 
         Containers without leaves may always differ, because Orbax stores an optax.EmptyState as
         None. A sharding over an AbstractMesh, as from jax.eval_shape, uses the mesh set by
@@ -116,7 +118,7 @@ class Loading(OpenStore):
                    like: Any = None, mesh: Any = None, specs: Any = None,
                    items: Iterable[str] | None = None, as_: As = "numpy", cast: Casting = False,
                    missing: Missing = "error", unexpected: Unexpected = "error",
-                   rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+                   rename: Rename | None = None, on_corrupt: OnCorrupt = "raise",
                    progress: Progress | bool | None = None) -> LoadHandle:
         """`load` on a thread of its own; returns a handle at once. The step is chosen, and kept
         from deletion, when this returns; the handle raises what `load` raises. With local disks
@@ -170,7 +172,7 @@ class Loading(OpenStore):
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
                 items: Iterable[str] | None = None, cast: Casting = False,
                 missing: Missing = "error", unexpected: Unexpected = "error",
-                rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise"
+                rename: Rename | None = None, on_corrupt: OnCorrupt = "raise"
                 ) -> tuple[Any, int]:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
         store has no step that is not tainted. A step that is damaged or does not fit raises: never

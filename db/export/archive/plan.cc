@@ -179,7 +179,8 @@ class Planner {
     }
     if (!translated->array) return OkStatus();
     ArchiveArray& array = *translated->array;
-    array.name = NameFor(key);
+    array.path = PathFor(key);
+    array.name = Joined(array.path);
     if (std::string reason = BadName(options_.format, array.name); !reason.empty()) {
       verdicts_.Unsupported(path, std::move(reason));
       return OkStatus();
@@ -214,7 +215,7 @@ class Planner {
   }
 
  private:
-  std::string NameFor(const format::LeafKey& key) {
+  std::vector<std::string> PathFor(const format::LeafKey& key) {
     size_t above = 0;
     if (!options_.subtree_key.empty()) {
       if (!subtree_depth_) {
@@ -223,15 +224,22 @@ class Planner {
       }
       above = std::min(*subtree_depth_, key.path.size());
       if (above == key.path.size()) {  // the leaf itself
-        return key.path.empty() ? key.item : format::Spelling(key.path.back());
+        return {key.path.empty() ? key.item : format::Spelling(key.path.back())};
       }
     }
-    std::string name;
-    if (options_.subtree_key.empty() && (!IsOnlyState(step_) || key.path.empty())) name = key.item;
-    for (size_t i = above; i < key.path.size(); ++i) {
-      if (i > above || !name.empty()) name += '/';
-      name += format::Spelling(key.path[i]);
+    std::vector<std::string> names;
+    if (options_.subtree_key.empty() && (!IsOnlyState(step_) || key.path.empty())) {
+      names.push_back(key.item);
     }
+    for (size_t i = above; i < key.path.size(); ++i) {
+      names.push_back(format::Spelling(key.path[i]));
+    }
+    return names;
+  }
+
+  static std::string Joined(const std::vector<std::string>& names) {
+    std::string name;
+    for (size_t i = 0; i < names.size(); ++i) name += StrCat(i == 0 ? "" : "/", names[i]);
     return name;
   }
 

@@ -16,6 +16,7 @@
 namespace stepwell::db {
 
 struct ArchiveArray {
+  std::vector<std::string> path;  // joined by "/" it is the name
   std::string name;
   format::DType dtype = format::DType::kInvalid;
   format::Shape shape;

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar
 
@@ -14,10 +15,13 @@ import numpy as np
 from .. import _stepwell
 from .._load.source import Source
 from .._pytree.records import PathLike
+from .._renaming import Rename, Rule, rules_of
 from .._runtime.arguments import Progress
 from .._runtime.stats import named
 from .._stepwell import OrbaxOptions
 from ..errors import InvalidArgumentError
+from .safetensors_file import write_tensors
+from .tensors import Request, Tensors, float_dtype, top_of
 
 To = Literal["orbax", "safetensors", "npz"]
 Mode = Literal["auto", "link", "reflink", "copy"]
@@ -96,16 +100,25 @@ class ExportRequest:
     unnamed_default: bool
     on_unsupported: str
     file_mode: int | None
+    rename: Rename | None = None
+    dtype: Any = None
 
     def options(self) -> OrbaxOptions:
         """Without a step: `leaves` of None is "numpy" so far. Raises InvalidArgumentError."""
         if self.file_mode is not None and not 0 < self.file_mode <= 0o777:
             raise InvalidArgumentError(f"file_mode is like 0o644, not {self.file_mode!r}")
+        self.check_no_tensors()
         options = orbax_options(self.mode, self.layout, self.leaves or "numpy",
                                 self.on_unsupported, self.zarr, self.step_prefix,
                                 self.step_digits, self.unnamed_default)
         options.file_mode = self.file_mode or 0
         return options
+
+    def check_no_tensors(self) -> None:
+        """For what is exported with the stored names and types."""
+        for name in ("rename", "dtype"):
+            if getattr(self, name) is not None:
+                raise InvalidArgumentError(f"{name} is for to='safetensors'")
 
     def options_for(self, reader: _stepwell.Reader) -> OrbaxOptions:
         options = self.options()
@@ -173,18 +186,48 @@ def _check_archive(request: ExportRequest) -> None:
             raise InvalidArgumentError(f"{name} is for to='orbax'")
 
 
+def archive_options(to: str, on_unsupported: str, key: bytes) -> _stepwell.ArchiveOptions:
+    archive = _stepwell.ArchiveOptions()
+    archive.format = _stepwell.ArchiveFormat[to]
+    archive.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported", on_unsupported)
+    archive.subtree_key = key
+    return archive
+
+
+def tensors_of(source: Source, path: PathLike | None, rules: list[Rule], dtype: Any,
+               on_unsupported: str) -> Tensors:
+    """What a safetensors file of a step, or of the subtree at `path`, has."""
+    _, key = locate(source, path)
+    request = Request(archive_options("safetensors", on_unsupported, key), rules,
+                      float_dtype(dtype))
+    return Tensors(source, top_of(source, key), request)
+
+
+def _export_archive(core: _stepwell.Core, source: Source, request: ExportRequest,
+                    progress: Progress | None) -> ExportReport:
+    _check_archive(request)
+    if request.rename is None and request.dtype is None:
+        reader, key = locate(source, request.path)
+        archive = archive_options(request.to, request.on_unsupported, key)
+        return ExportReport.of(
+            core.export_archive(reader.step, request.dest, archive, progress), "numpy")
+    if request.to != "safetensors":
+        request.check_no_tensors()
+    tensors = tensors_of(source, request.path, rules_of(request.rename), request.dtype,
+                         request.on_unsupported)
+    size = write_tensors(request.dest, os.fsdecode(core.path), tensors, replace=False,
+                         progress=progress)
+    source.account(tensors.stats)
+    report = ExportReport.of(tensors.report, "numpy")
+    return replace(report, path=request.dest, mode="copy", leaves=len(tensors.by_name),
+                   apparent_bytes=size, written_bytes=size)
+
+
 def run_export(core: _stepwell.Core, source: Source, request: ExportRequest,
                progress: Progress | None, data_file_bytes: int = 0) -> ExportReport:
     """Exports a step of which `core` has all parts."""
     if request.to != "orbax":
-        _check_archive(request)
-        archive = _stepwell.ArchiveOptions()
-        archive.format = _stepwell.ArchiveFormat[request.to]
-        archive.on_unsupported = _choice(_stepwell.OnUnsupported, "on_unsupported",
-                                         request.on_unsupported)
-        reader, archive.subtree_key = locate(source, request.path)
-        return ExportReport.of(
-            core.export_archive(reader.step, request.dest, archive, progress), "numpy")
+        return _export_archive(core, source, request, progress)
     request.options()  # what is wrong is said before a step is looked at
     reader, key = locate(source, request.path)
     options = request.options_for(reader)

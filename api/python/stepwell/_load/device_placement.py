@@ -207,7 +207,7 @@ def read_slots(source: Source, slots: list[Slot], progress: Progress | None = No
     """The slots' values, read and placed. `progress` is called after each batch."""
     layouts = _Layouts()
     with paused():
-        records = source.tree.records
+        records = source.records
         requests = [_request(records[slot.number], slot, layouts) for slot in slots]
         batches = _batches(requests) if progress is None else _reported(requests)
     total_bytes = sum([request.nbytes for request in requests]) if progress is not None else 0

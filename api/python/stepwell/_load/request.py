@@ -8,12 +8,14 @@ from typing import Any, Literal, NamedTuple
 
 from .._pytree.records import ROOT, PathLike
 from .._pytree.tree import KEY, check_called
-from .._runtime.arguments import Progress, check_mapping, check_path, item_names
+from .._renaming import Rename, Rule, rules_of
+from .._runtime.arguments import Progress, check_path, item_names
 from .._runtime.gc_pause import paused
 from .._text import brief, counted
 from ..errors import InvalidArgumentError, Mismatch, MismatchError, PathNotFoundError
 from .casts import Casting
 from .like import Fit, is_abstract, load_like
+from .mapped import MappedSource, rearranged
 from .plain import As, Plain
 from .source import Source
 from .specs import assign
@@ -35,22 +37,18 @@ class LoadRequest(NamedTuple):
     cast: Casting
     missing: Missing
     unexpected: Unexpected
-    rename: Mapping[str, str] | None
+    rename: list[Rule]
     progress: Progress | None
 
     @classmethod
     def checked(cls, path: PathLike | None, like: Any, mesh: Any, specs: Any,
                 items: Iterable[str] | None, as_: As, cast: Casting, missing: Missing,
-                unexpected: Unexpected, rename: Mapping[str, str] | None,
+                unexpected: Unexpected, rename: Rename | None,
                 progress: Progress | None) -> LoadRequest:
         """Raises InvalidArgumentError."""
         check_path(path)
         check_called(like, "like")
-        check_mapping(rename, "rename", "from stored paths to paths in `like`")
-        for each in [each for pair in (rename or {}).items() for each in pair]:
-            if not isinstance(each, str) or not each:
-                raise InvalidArgumentError(
-                    f"rename is a dict from stored paths to paths in `like`, not {brief(each)}")
+        rules = rules_of(rename)
         if mesh is None and specs is not None:
             raise InvalidArgumentError("specs need a mesh")
         for name, value, choices in (("as_", as_, ("numpy", "jax")),
@@ -74,7 +72,7 @@ class LoadRequest(NamedTuple):
             if like is not None and not isinstance(like, Mapping):
                 raise InvalidArgumentError(
                     f"with items, `like` must be a dict by item name, not {brief(like)}")
-        return cls(path, like, mesh, specs, items, as_, cast, missing, unexpected, rename, progress)
+        return cls(path, like, mesh, specs, items, as_, cast, missing, unexpected, rules, progress)
 
     def run(self, source: Source) -> Any:
         if self.mesh is not None or self.items is not None:
@@ -109,7 +107,10 @@ class LoadRequest(NamedTuple):
         tree = source.tree
         if self.items is not None or self.rename:
             above = tree.components(top)
-            tree = tree.rearranged(self.items, dict(self.rename or {}), top)
+            source, tree = rearranged(source, self.items, self.rename, top)
+            if self.mesh is not None and isinstance(source, MappedSource):
+                raise InvalidArgumentError("where rename makes arrays, `like` must have their "
+                                           "shardings: give no mesh")
             found = tree.at(above)
             assert found is not None  # the place itself stays
             top = found

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .. import _stepwell
 from .._pytree.records import PathLike
 from .._pytree.tree import Component
-from .._stepwell import LoadStats, Selection, StepTree, Wanted
+from .._stepwell import LoadStats, Record, Selection, StepTree, Wanted
 
 T = TypeVar("T")
 ANY = -1  # NUMA node: it does not matter
@@ -79,6 +79,11 @@ class Source:
             self.check()
             self._tree = self.reader.tree()
         return self._tree
+
+    @property
+    def records(self) -> list[Record]:
+        """Of what can be read, by number."""
+        return self.tree.records
 
     def select(self, path: PathLike | None, whole: bool,
                above: list[Component] | None = None) -> tuple[Source, Selection]:
