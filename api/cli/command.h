@@ -72,6 +72,7 @@ void AddDigest(CLI::App* program, Invocation* invocation);
 void AddImport(CLI::App* program, Invocation* invocation);
 void AddLs(CLI::App* program, Invocation* invocation);
 void AddMirror(CLI::App* program, Invocation* invocation);
+void AddPatch(CLI::App* program, Invocation* invocation);
 void AddPin(CLI::App* program, Invocation* invocation);
 void AddPull(CLI::App* program, Invocation* invocation);
 void AddPush(CLI::App* program, Invocation* invocation);

@@ -49,6 +49,7 @@ constexpr Command kCommands[] = {
     {AddVerify, "stepwell verify run1"},
     {AddStats, "stepwell stats run1"},
     {AddExport, "stepwell export run1 900 weights.safetensors --to safetensors --path params"},
+    {AddPatch, "stepwell patch run1 800 900 800-900.safetensors --item params --dtype bfloat16"},
     {AddMirror, "stepwell mirror run1 checkpoints/"},
     {AddRetention, "stepwell retention run1"},
     {AddRm, "stepwell rm run1 100-899"},

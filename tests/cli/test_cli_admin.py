@@ -231,8 +231,9 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion ---------------------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff history digest verify stats explain export mirror retention rm pin "
-    "unpin taint untaint reclaim repair import push pull branch branches doctor completion"
+    "ls show cat diff history digest verify stats explain export patch mirror retention rm "
+    "pin unpin taint untaint reclaim repair import push pull branch branches doctor "
+    "completion"
 ).split()
 
 

@@ -17,6 +17,7 @@ from ._follow import Follower
 from ._handle import SaveHandle, SaveStats
 from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
+from ._interop.patch import PatchReport
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._pytree.digest import digest
@@ -44,7 +45,8 @@ __all__ = [
     "ExportedLeaf", "Files", "Follower", "ForkError", "FormatError", "History",
     "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LeafStatistics", "LoadHandle",
     "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
-    "OrbaxView", "OutcomeUnknownError", "PathNotFoundError", "PeerError", "PermissionDeniedError",
+    "OrbaxView", "OutcomeUnknownError", "PatchReport", "PathNotFoundError", "PeerError",
+    "PermissionDeniedError",
     "PullReport", "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport",
     "RetentionReport", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
     "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",

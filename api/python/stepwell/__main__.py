@@ -54,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="cat|diff|history|digest|push|pull|ls|rm|import|"
-                                             "branch|branches")
+                                      metavar="cat|diff|history|digest|patch|push|pull|ls|rm|"
+                                              "import|branch|branches")
     show = commands.add_parser("cat", help="print arrays and values")
     show.add_argument("store", metavar="STORE")
     show.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -85,6 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     content.add_argument("path", metavar="PATH", nargs="?", default="")
     for command in (show, compare, over_time, content):
         command.add_argument("--untrusted", action="store_true")
+    patch = commands.add_parser("patch", help="write what changed between two steps")
+    patch.add_argument("store", metavar="STORE")
+    patch.add_argument("since", metavar="SINCE", help="a number, or latest")
+    patch.add_argument("to", metavar="TO", help="a number, or latest")
+    patch.add_argument("file", metavar="FILE")
+    patch.add_argument("--item", metavar="PATH")
+    patch.add_argument("--rename", metavar="FROM=TO", action="append", default=[])
+    patch.add_argument("--dtype", metavar="TYPE")
+    patch.add_argument("--on-unsupported", metavar="WHAT", choices=("error", "skip", "widen"),
+                       default="error")
+    patch.add_argument("--no-digests", action="store_true")
+    patch.add_argument("--replace", action="store_true")
+    patch.add_argument("--untrusted", action="store_true")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
     push.add_argument("step", metavar="STEP", help="a number, or latest")
@@ -127,7 +140,8 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, over_time, content, push, pull, ls, rm, take, branch, branches):
+    for command in (show, compare, over_time, content, patch, push, pull, ls, rm, take, branch,
+                    branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -156,14 +170,18 @@ class _Progress:
             sys.stderr.write("\r\x1b[K")
 
 
-def _options(pairs: list[str]) -> dict[str, str]:
-    options = {}
+def _pairs(option: str, form: str, pairs: list[str]) -> dict[str, str]:
+    made = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not separator:
-            raise stepwell.InvalidArgumentError(f"--option is KEY=VALUE, not {pair!r}")
-        options[key] = value
-    return options
+            raise stepwell.InvalidArgumentError(f"{option} is {form}, not {pair!r}")
+        made[key] = value
+    return made
+
+
+def _options(pairs: list[str]) -> dict[str, str]:
+    return _pairs("--option", "KEY=VALUE", pairs)
 
 
 def _number(text: str) -> int:
@@ -178,6 +196,25 @@ def _step(text: str) -> int | None:
     if not text.isascii() or not text.isdecimal():
         raise stepwell.InvalidArgumentError(f'STEP must be a number or "latest", not "{text}"')
     return int(text)
+
+
+def _patch(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    with stepwell.open(given.store, mode="r", untrusted=given.untrusted) as store:
+        since, to = (store[_number(text)].step if text == "latest" else _number(text)
+                     for text in (given.since, given.to))
+        report = store.export_patch(
+            since, to, given.file, item=given.item,
+            rename=_pairs("--rename", "FROM=TO", given.rename) or None, dtype=given.dtype,
+            on_unsupported=given.on_unsupported, digests=not given.no_digests,
+            replace=given.replace)
+    text = (f"wrote {report.path}, {format_bytes(report.size_bytes)}, from step {since} to {to}: "
+            f"{counted(report.sparse, 'tensor')} with {counted(report.elements, 'element')}, "
+            f"{report.dense:,} whole, {report.unchanged:,} unchanged, {len(report.removed):,} "
+            "removed\n")
+    for what, leaves in (("left out", report.skipped), ("widened", report.widened)):
+        text += "".join(f"{what} {leaf.path}: {leaf.reason}\n" for leaf in leaves)
+    return {**vars(report), "skipped": [leaf._asdict() for leaf in report.skipped],
+            "widened": [leaf._asdict() for leaf in report.widened]}, text
 
 
 def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -284,7 +321,7 @@ def _digest(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 _COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "digest": _digest,
-             "push": _push, "pull": _pull, "ls": _ls, "rm": _rm,
+             "patch": _patch, "push": _push, "pull": _pull, "ls": _ls, "rm": _rm,
              "import": _import, "branch": _branch, "branches": _branches}
 
 

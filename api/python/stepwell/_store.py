@@ -14,6 +14,7 @@ from ._handle import SaveHandle
 from ._interop import checkpoint_import
 from ._interop import export as _export
 from ._interop import orbax_view as _orbax_view
+from ._interop import patch as _patch
 from ._lifetime import How, core_at
 from ._loading import Loading
 from ._pytree.chunks import Chunks
@@ -378,6 +379,7 @@ class Store(Loading):
         return named(RepairReport, self._backend.writer.repair(accept))
 
     export = _export.export
+    export_patch = _patch.export_patch
     push = _push.push
     pull = _pull.pull
     branch = _branch.branch
