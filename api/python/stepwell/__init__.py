@@ -18,6 +18,7 @@ from ._handle import SaveHandle, SaveStats
 from ._history import History
 from ._interop.orbax_view import OrbaxView, pin_view
 from ._interop.patch import PatchReport
+from ._interop.safetensors_view import SafetensorsView
 from ._load.handle import LoadHandle
 from ._pytree.chunks import ChunkShape
 from ._pytree.digest import digest
@@ -48,7 +49,7 @@ __all__ = [
     "OrbaxView", "OutcomeUnknownError", "PatchReport", "PathNotFoundError", "PeerError",
     "PermissionDeniedError",
     "PullReport", "PushReport", "PushedStep", "ReclaimReport", "RecoveryStats", "RepairReport",
-    "RetentionReport", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
+    "RetentionReport", "SafetensorsView", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
     "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",
     "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
     "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view",

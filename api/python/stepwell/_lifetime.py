@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, SupportsIndex, cast, overload
+from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, cast, overload
 
 from . import _stepwell
 from ._backend.backend import Backend, MakeCore, OneProcess
@@ -78,6 +78,12 @@ class How(NamedTuple):
     disks: Disks | None
 
 
+class Follows(Protocol):
+    """A thing that follows the store and ends before it."""
+
+    def close(self) -> None: ...
+
+
 class OpenStore(NotCopied):
     """The ground of every method of a Store. A context manager that closes."""
 
@@ -94,6 +100,7 @@ class OpenStore(NotCopied):
         self._pending = Pending()
         self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
         self._watches: weakref.WeakSet[_stepwell.Watch] = weakref.WeakSet()
+        self._views: weakref.WeakSet[Follows] = weakref.WeakSet()
         self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
@@ -183,6 +190,8 @@ class OpenStore(NotCopied):
         for load in list(self._loads):
             load._join()
         self._pending.wait()
+        for view in list(self._views):
+            view.close()
         error = self._pending.take_error()
         self._closed = True
         for watch in list(self._watches):

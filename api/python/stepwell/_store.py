@@ -15,6 +15,7 @@ from ._interop import checkpoint_import
 from ._interop import export as _export
 from ._interop import orbax_view as _orbax_view
 from ._interop import patch as _patch
+from ._interop import safetensors_view as _safetensors_view
 from ._lifetime import How, core_at
 from ._loading import Loading
 from ._pytree.chunks import Chunks
@@ -380,6 +381,7 @@ class Store(Loading):
 
     export = _export.export
     export_patch = _patch.export_patch
+    safetensors_view = _safetensors_view.safetensors_view
     push = _push.push
     pull = _pull.pull
     branch = _branch.branch
