@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are not to be resumed from."""
+"""Steps that are not to be resumed from, and the way back."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from equality import same
-from group_runs import run
+from group_runs import machines, run
 from jax.sharding import NamedSharding, PartitionSpec
 
 import stepwell
@@ -90,17 +93,10 @@ def test_where_every_step_is_tainted(path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_damaged_step_falls_back_to_an_untainted_one(path: Path) -> None:
-    with stepwell.open(path, codec="raw") as store:
-        for step in range(4):
-            store.save(step, {"w": np.full(5000, step, np.float32)}).result()
+    save_arrays(path, 0, 1, 2, 3)
+    with stepwell.open(path) as store:
         store.taint(2, "loss spike")
-        marker = np.full(100, 3, np.float32).tobytes()
-    for segment in (path / "segments").iterdir():
-        data = bytearray(segment.read_bytes())
-        at = data.find(marker)
-        if at >= 0:
-            data[at] ^= 1
-            segment.write_bytes(data)
+    damage(path, 3)
     with stepwell.open(path) as store:
         assert store.load(path="w", on_corrupt="previous")[0] == 1
 
@@ -191,9 +187,7 @@ def test_pushed_steps_keep_their_taint(tmp_path: Path) -> None:
 def test_processes_taint_together(tmp_path: Path, disks: str) -> None:
     roots: Any = tmp_path / "store"
     if disks == "local":
-        roots = [tmp_path / str(process) / "store" for process in range(2)]
-        for root in roots:
-            root.parent.mkdir()
+        roots = machines(tmp_path, 0, 1)
     acts = [["open", {"disks": disks}], *[["save", {"step": step}] for step in (1, 2, 3)],
             ["taint", {"step": [2, 3], "why": "loss spike"}], ["untaint", {"step": 2}],
             ["steps", {}], ["look", {"step": -1}], ["taint", {"step": 9, "why": "no"}],
@@ -216,3 +210,179 @@ def test_processes_give_the_same_reason(tmp_path: Path) -> None:
         assert said.lines[2]["error"] == "PeerError"
         assert "why is 'loss spike of 1'" in said.lines[2]["text"]
         assert said.gave(3) == {}
+
+
+# ---- rollback -----------------------------------------------------------------------------------
+
+
+def test_rollback_deletes_what_is_above(path: Path) -> None:
+    with stepwell.open(path) as store:
+        save(store, 1, 2, 3, 4)
+        store.taint(4, "spike")
+        store.save(5, state_of(5))  # perhaps under way
+        assert store.rollback(to=2) == [3, 4, 5]
+        assert store.steps() == [1, 2] and store.latest == 2
+        assert store.rollback(2) == []
+        save(store, 3)
+        assert same(store.load(like=state_of(0)), state_of(3))
+    with stepwell.open(path, mode="r") as reader:
+        assert reader.steps() == [1, 2, 3]
+        with pytest.raises(stepwell.PermissionDeniedError, match="reading only"):
+            reader.rollback(1)
+    with pytest.raises(stepwell.Error, match="is closed"):
+        store.rollback(1)
+
+
+def test_rollback_taints_what_is_above(path: Path) -> None:
+    with stepwell.open(path, keep=LatestN(2)) as store:
+        save(store, 1, 2)
+        store.taint(1, "other")
+        save(store, 3)
+        with pytest.raises(stepwell.InvalidArgumentError, match="needs a reason"):
+            store.rollback(2, taint="")
+        store.pin(3)
+        assert store.rollback(np.int64(2), taint="loss spike") == [3]
+        assert store.tainted_steps() == {3: "loss spike"} and store.steps() == [2, 3]
+        assert store.load_or(state_of(0))[1] == 3
+        save(store, 4)
+        assert store.rollback(2, taint="worse") == [3, 4]
+        assert store.tainted_steps() == {3: "worse", 4: "worse"} and store.latest == 2
+
+
+def test_rollbacks_that_change_nothing(path: Path) -> None:
+    with stepwell.open(path) as store:
+        save(store, 1, 2, 3)
+        store.pin(3)
+        store.taint(1, "spike")
+        with pytest.raises(stepwell.StepPinnedError, match="step 3 is pinned"):
+            store.rollback(2)
+        with pytest.raises(stepwell.StepNotFoundError, match="0"):
+            store.rollback(0)
+        with pytest.raises(stepwell.InvalidArgumentError, match="step 1 is tainted, 'spike'"):
+            store.rollback(1)
+        with pytest.raises(stepwell.InvalidArgumentError, match="a step must be an int"):
+            store.rollback("1")  # type: ignore[arg-type]
+        assert store.steps() == [1, 2, 3] and store.tainted_steps() == {1: "spike"}
+
+
+def test_a_rollback_is_one_commit(path: Path) -> None:
+    with stepwell.open(path) as store, stepwell.open(path, mode="r") as reader:
+        save(store, *range(10))
+        seen: list[list[int]] = []
+
+        def look() -> None:
+            while not stop.is_set():
+                seen.append(reader.steps())
+
+        stop = threading.Event()
+        thread = threading.Thread(target=look)
+        thread.start()
+        store.rollback(3)
+        stop.set()
+        thread.join()
+        seen.append(reader.steps())
+    assert {tuple(steps) for steps in seen} <= {tuple(range(10)), tuple(range(4))}
+    assert seen[-1] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("disks", ["shared", "local"])
+def test_processes_roll_back_together(tmp_path: Path, disks: str) -> None:
+    roots: Any = tmp_path / "store"
+    if disks == "local":
+        roots = machines(tmp_path, 0, 1)
+    acts = [["open", {"disks": disks}], *[["save", {"step": step}] for step in range(5)],
+            ["rollback", {"to": 3}], ["rollback", {"to": 1, "taint": "loss spike"}],
+            ["tainted", {}], ["steps", {}], ["rollback", {"to": 3}], ["rollback", {"to": 9}],
+            ["rollback", {"to": 1}], ["steps", {}], ["save", {"step": 2}], ["close", {}]]
+    for said in run(roots, acts):
+        assert said.gave(6) == [4] and said.gave(7) == [2, 3]
+        assert said.gave(8) == {"2": "loss spike", "3": "loss spike"}
+        assert said.gave(9) == [0, 1, 2, 3]
+        assert said.lines[10]["error"] == "InvalidArgumentError"
+        assert said.lines[11]["error"] == "StepNotFoundError"
+        assert said.gave(12) == [2, 3] and said.gave(13) == [0, 1] and said.gave(14) == 2
+
+
+# ---- load_or ------------------------------------------------------------------------------------
+
+
+def damage(path: Path, step: int) -> None:
+    """A step with an array of its number."""
+    marker = np.full(100, step, np.float32).tobytes()
+    for segment in (path / "segments").iterdir():
+        data = bytearray(segment.read_bytes())
+        at = data.find(marker)
+        if at >= 0:
+            data[at] ^= 1
+            segment.write_bytes(data)
+
+
+def save_arrays(path: Path, *steps: int) -> None:
+    with stepwell.open(path, codec="raw") as store:
+        for step in steps:
+            store.save(step, {"w": np.full(5000, step, np.float32)}).result()
+
+
+def test_load_or_says_what_it_passed_over(path: Path) -> None:
+    init = {"w": np.zeros(5000, np.float32)}
+    save_arrays(path, 1, 2, 3, 4, 5)
+    with stepwell.open(path) as store:
+        store.taint([1, 3, 5], "loss spike")
+    damage(path, 4)
+    with stepwell.open(path) as store:
+        with pytest.raises(stepwell.CorruptionError):
+            store.load_or(init)
+        resumed = store.load_or(init, on_corrupt="previous")
+        state, start = resumed
+        assert isinstance(resumed, stepwell.Resumed) and len(resumed) == 2
+        assert start == resumed.next_step == 3 and state["w"][0] == 2
+        assert resumed.state is state
+        assert list(resumed.skipped) == [3, 4, 5]
+        assert resumed.skipped[3] == resumed.skipped[5] == "loss spike"
+        assert "segments" in resumed.skipped[4]
+        assert "skipped={3: 'loss spike', 4: " in repr(resumed)
+        for other in (copy.copy(resumed), pickle.loads(pickle.dumps(resumed))):
+            assert other.next_step == 3 and other.skipped == resumed.skipped
+        store.untaint([1, 3, 5])
+        store.taint(2, "below what is loaded")
+        resumed = store.load_or(init)
+        assert resumed.next_step == 6 and resumed.skipped == {}
+        assert "skipped" not in repr(resumed)
+    with stepwell.open(path.parent / "new") as store:
+        resumed = store.load_or(init, source=path)
+        assert resumed.next_step == 0 and resumed.state["w"][0] == 5 and resumed.skipped == {}
+        assert store.load_or(init).state is init
+    with stepwell.open(path) as store:
+        store.taint([4, 5], "late")
+    with stepwell.open(path.parent / "new") as store:
+        assert store.load_or(init, source=path).skipped == {4: "late", 5: "late"}
+
+
+def test_load_or_never_goes_back_too_far(path: Path) -> None:
+    init = {"w": np.zeros(5000, np.float32)}
+    with stepwell.open(path) as store:
+        assert store.load_or(init).next_step == 0
+        with pytest.raises(stepwell.StepNotFoundError, match="no step from 0 on.*has no step yet"):
+            store.load_or(init, min_step=0)
+        with pytest.raises(stepwell.StepNotFoundError, match="no step from 4 on"):
+            store.load_or(init, min_step=4, source=path.parent)
+    save_arrays(path, 1, 2, 3)
+    with stepwell.open(path) as store:
+        assert store.load_or(init, min_step=np.int32(3)).next_step == 4
+        with pytest.raises(stepwell.StepNotFoundError, match="min_step=4.*is step 3"):
+            store.load_or(init, min_step=4)
+        store.taint(3, "spike")
+        assert store.load_or(init, min_step=2).next_step == 3
+        with pytest.raises(stepwell.StepNotFoundError, match="min_step=3.*is step 2"):
+            store.load_or(init, min_step=3)
+        with pytest.raises(stepwell.InvalidArgumentError, match="a step must be"):
+            store.load_or(init, min_step="3")  # type: ignore[arg-type]
+    damage(path, 2)
+    with stepwell.open(path) as store:
+        assert store.load_or(init, min_step=1, on_corrupt="previous").next_step == 2
+        with pytest.raises(stepwell.StepNotFoundError, match="step 2 is damaged, and the one"):
+            store.load_or(init, min_step=2, on_corrupt="previous")
+        store.taint([1, 2, 3], "all")
+        with pytest.raises(stepwell.StepNotFoundError, match="min_step=1.*only tainted steps"):
+            store.load_or(init, min_step=1)
+        assert store.load_or(init).skipped == dict.fromkeys((1, 2, 3), "all")

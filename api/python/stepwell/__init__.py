@@ -20,6 +20,7 @@ from ._interop.orbax_view import OrbaxView, pin_view
 from ._interop.patch import PatchReport
 from ._interop.safetensors_view import SafetensorsView
 from ._load.handle import LoadHandle
+from ._loading import Resumed
 from ._pytree.chunks import ChunkShape
 from ._pytree.digest import digest
 from ._pytree.items import Files, Json
@@ -48,9 +49,10 @@ __all__ = [
     "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
     "OrbaxView", "OutcomeUnknownError", "PatchReport", "PathNotFoundError", "PeerError",
     "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
-    "RecoveryStats", "RepairReport", "RetentionReport", "SafetensorsView", "SaveHandle",
-    "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError", "StepNotFoundError",
-    "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store", "StoreNotFoundError",
-    "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem", "VerifyReport", "ViewStats",
-    "delete_pushed", "digest", "open", "pin_view", "policy", "pushed_steps", "rename",
+    "RecoveryStats", "RepairReport", "Resumed", "RetentionReport", "SafetensorsView",
+    "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError",
+    "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store",
+    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
+    "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view", "policy",
+    "pushed_steps", "rename",
 ]

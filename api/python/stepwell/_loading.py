@@ -10,6 +10,9 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, SupportsIndex
 from typing import cast as cast_  # `cast` is an argument of load
 
 from . import _stepwell
@@ -24,13 +27,46 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._renaming import Rename
 from ._runtime import monitoring, service
-from ._runtime.arguments import NEWEST, Progress, step_or_newest
+from ._runtime.arguments import NEWEST, Progress, step_number, step_or_newest
 from ._runtime.files import local_path
 from ._runtime.progress import progress_of
 from ._text import brief
 from .errors import CorruptionError, InvalidArgumentError, StepNotFoundError
 
 _INSIDE = ".stepwell"  # a store in a directory of Orbax's
+
+
+class _StateAndStep(NamedTuple):
+    state: Any
+    next_step: int
+
+
+class Resumed(_StateAndStep):
+    """What a run goes on with; a tuple of two: `state, next_step = store.load_or(init)`.
+
+    state: the loaded state, or `init`.
+    next_step: the number of the loaded step + 1; 0 without one.
+    skipped: the steps above the loaded one, by number, ascending, and why each was passed over: the
+        reason of its taint, or what is damaged.
+    """
+
+    skipped: dict[int, str]
+
+    def __new__(cls, state: Any, next_step: int, skipped: Mapping[int, str] = MappingProxyType({})
+                ) -> Self:
+        made = super().__new__(cls, state, next_step)
+        made.skipped = dict(sorted(skipped.items()))
+        return made
+
+    def __repr__(self) -> str:
+        skipped = f", skipped={self.skipped!r}" if self.skipped else ""
+        return f"Resumed(state={self.state!r}, next_step={self.next_step}{skipped})"
+
+
+class _Loaded(NamedTuple):
+    tree: Any
+    step: int
+    damaged: dict[int, str]  # steps above it
 
 
 class Loading(OpenStore):
@@ -112,7 +148,7 @@ class Loading(OpenStore):
         number = step_or_newest(step)
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
                                       unexpected, rename, progress_of(progress, "load"))
-        return self._load(number, request, on_corrupt)[0]
+        return self._load(number, request, on_corrupt).tree
 
     def load_async(self, step: SupportsIndex | None = NEWEST, path: PathLike | None = None, *,
                    like: Any = None, mesh: Any = None, specs: Any = None,
@@ -131,13 +167,13 @@ class Loading(OpenStore):
             raise InvalidArgumentError("with local disks every process loads together: call load")
         source = self._source(number)
         handle = LoadHandle(
-            source.step, lambda: self._load(number, request, on_corrupt, source)[0])
+            source.step, lambda: self._load(number, request, on_corrupt, source).tree)
         self._loads.add(handle)
         return handle
 
     def _load(self, step: SupportsIndex | None, request: LoadRequest, on_corrupt: OnCorrupt,
-              source: Source | None = None) -> tuple[Any, int]:
-        """Returns the loaded tree and its step."""
+              source: Source | None = None, min_step: int = 0) -> _Loaded:
+        """Loads a step, the newest for None, and none below `min_step`."""
         if on_corrupt not in ("raise", "previous"):
             raise InvalidArgumentError(
                 f"on_corrupt must be 'raise' or 'previous', not {brief(on_corrupt)}")
@@ -149,7 +185,7 @@ class Loading(OpenStore):
                 "meet the damage")
         begun = time.monotonic()
         found = source or self._source(step)
-        damaged: CorruptionError | None = None
+        damaged: dict[int, str] = {}
         while True:
             try:
                 loaded = found.all_or_none(functools.partial(request.run, found))
@@ -158,22 +194,27 @@ class Loading(OpenStore):
                           if other < found.step]
                 if on_corrupt == "raise" or not before:
                     raise
-                damaged = error
+                damaged[found.step] = str(error)
+                if before[-1] < min_step:
+                    raise self._below(min_step, f"step {found.step} is damaged, and the one before "
+                                      f"it is step {before[-1]}") from error
                 service.logger.warning("%s: step %d is damaged: %s; trying step %d", self.path,
                                        found.step, error, before[-1])
                 found = self._source(before[-1])
                 continue
-            if damaged is not None:
+            if damaged:
                 service.logger.warning("%s: loaded step %d in place of a damaged one", self.path,
                                        found.step)
             monitoring.record(monitoring.LOAD, time.monotonic() - begun)
-            return loaded, found.step
+            return _Loaded(loaded, found.step, damaged)
 
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
                 items: Iterable[str] | None = None, cast: Casting = False,
                 missing: Missing = "error", unexpected: Unexpected = "error",
                 rename: Rename | None = None, on_corrupt: OnCorrupt = "raise"
                 ) -> tuple[Any, int]:
+                rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+                min_step: SupportsIndex | None = None) -> Resumed:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
         store has no step that is not tainted. A step that is damaged or does not fit raises: never
         a silent fallback.
@@ -185,11 +226,21 @@ class Loading(OpenStore):
         items, missing, unexpected, rename, cast, on_corrupt: as in `load`. After
             on_corrupt="previous" the number is that of the loaded step + 1, so the damaged step is
             still there: save with if_exists="replace".
+        min_step: a step that the run is known to have reached. StepNotFoundError when the newest
+            step that can be resumed from is below it, or there is none: never a silent step back,
+            as to the beginning where a path is mistyped.
+
+        The result has the steps above the loaded one that were passed over, tainted or damaged, as
+        `skipped`, and why: `resumed = store.load_or(init); resumed.skipped`.
         """
         check_called(init, "init")
+        least = 0 if min_step is None else step_number(min_step)
         changed = LoadRequest.checked(None, init, None, None, items, "numpy", cast, missing,
                                       unexpected, rename, None)
         latest = self._latest_of_all()
+        if min_step is not None and (latest is None or latest < least):
+            raise self._below(least, str(self._no_step()) if latest is None else
+                              f"the newest that can be resumed from is step {latest}")
         if latest is None:
             # Damaged headers are among the problems, too.
             problems = self._backend.recovery().problems
@@ -199,20 +250,31 @@ class Loading(OpenStore):
             if self.tainted_steps():
                 service.logger.warning("%s", self._no_step())
             if source is None:
-                return init, 0
+                return Resumed(init, 0, self.tainted_steps())
             with self._opened(source) as store:
-                return store._load(None, changed, on_corrupt)[0], 0
+                loaded = store._load(None, changed, on_corrupt)
+                return Resumed(loaded.tree, 0, store._skipped(loaded))
         request = changed if source is None else LoadRequest.checked(
             None, init, None, None, items, "numpy", False, "error", "error", None, None)
         try:
-            state, step = self._load(None if on_corrupt == "previous" else latest, request,
-                                     on_corrupt)
-            return state, step + 1
+            loaded = self._load(None if on_corrupt == "previous" else latest, request, on_corrupt,
+                                min_step=least)
+            return Resumed(loaded.tree, loaded.step + 1, self._skipped(loaded))
         except StepNotFoundError:
             if self._backend.collective_reads or self._backend.newest() == latest:
                 raise
         return self.load_or(init, source=source, items=items, cast=cast, missing=missing,
-                            unexpected=unexpected, rename=rename, on_corrupt=on_corrupt)
+                            unexpected=unexpected, rename=rename, on_corrupt=on_corrupt,
+                            min_step=min_step)
+
+    def _skipped(self, loaded: _Loaded) -> dict[int, str]:
+        """Steps above the loaded one, and why they were passed over."""
+        tainted = {step: why for step, why in self.tainted_steps().items() if step > loaded.step}
+        return {**tainted, **loaded.damaged}
+
+    def _below(self, min_step: int, why: str) -> StepNotFoundError:
+        return StepNotFoundError(f"{self.path!r}: no step from {min_step} on can be resumed from, "
+                                 f"as load_or(min_step={min_step}) asks: {why}")
 
     @contextlib.contextmanager
     def _opened(self, source: OpenStore | str | os.PathLike[str]) -> Iterator[Loading]:

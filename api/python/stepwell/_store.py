@@ -107,13 +107,13 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         StoreNotFoundError, and nothing is made there.
 
     Under `jax.distributed` with several processes, mode "a" is collective: every process calls
-    `open`, `save`, `delete`, `pin`, `unpin`, `taint`, `untaint` and `close` in the same order, with
-    the same path. Each process writes the shards that it owns; a step commits on all processes or
-    on none. Process 0 saves metrics, and metadata and everything that is not an array over several
-    processes; these must be the same on all (PeerError). Mode "r" is not collective. If some
-    process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`, `export`,
-    `changed`, `history` and the slicing of arrays are collective, too. See the guide "Many
-    processes".
+    `open`, `save`, `delete`, `pin`, `unpin`, `taint`, `untaint`, `rollback` and `close` in the same
+    order, with the same path. Each process writes the shards that it owns; a step commits on all
+    processes or on none. Process 0 saves metrics, and metadata and everything that is not an array
+    over several processes; these must be the same on all (PeerError). Mode "r" is not collective.
+    If some process cannot see process 0's files, then `load`, `load_or`, `tree`, `[step]`,
+    `export`, `changed`, `history` and the slicing of arrays are collective, too. See the guide
+    "Many processes".
 
     Raises FormatError if the directory is not a store or its format is too new. With mode "r",
     or create=False, raises StoreNotFoundError if there is no store. LockedError,
@@ -353,6 +353,7 @@ class Store(Loading):
 
     taint = _tainting.taint
     untaint = _tainting.untaint
+    rollback = _tainting.rollback
 
     def pinned_steps(self) -> list[int]:
         """Numbers of the pinned steps, ascending."""

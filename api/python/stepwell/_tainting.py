@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are not to be resumed from."""
+"""Steps that are not to be resumed from, and the way back to one that is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import SupportsIndex
 
 from ._lifetime import OpenStore
-from ._runtime.arguments import step_numbers
+from ._runtime.arguments import step_number, step_numbers
 from ._text import brief
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, StepNotFoundError
 
 TAINT_BYTES_MAX = 1024  # the engine's
 
@@ -39,6 +39,32 @@ def untaint(self: OpenStore, *steps: SupportsIndex | Iterable[SupportsIndex]) ->
     """Undoes `taint`; durable when it returns. StepNotFoundError when a step is not there."""
     self._check()
     _change(self, [number for each in steps for number in step_numbers(each)], "")
+
+
+def rollback(self: OpenStore, to: SupportsIndex, *, taint: str | None = None) -> list[int]:
+    """Makes step `to` the newest: deletes all steps above it, in one commit, and returns their
+    numbers. Saves under way are waited for, and deleted if they are above it.
+
+    taint: a reason; the steps above are then tainted with it instead of deleted. Steps that were
+        tainted before get it, too.
+
+    Raises StepNotFoundError when `to` is not there, InvalidArgumentError when it is tainted, and
+    StepPinnedError when a step that is to be deleted is pinned; nothing was changed then.
+    OutcomeUnknownError as from `save`.
+    """
+    self._check()
+    number = step_number(to)
+    why = None if taint is None else check_reason(taint)
+    self._check_writable()
+    while True:
+        self._pending.wait()
+        self._raise_background()
+        try:
+            return self._backend.rollback(number, why)
+        except StepNotFoundError:
+            # A step above may be deleted in the instant between, by another thread or a policy.
+            if self._backend.collective or number not in self.steps():
+                raise
 
 
 def check_reason(why: str) -> str:

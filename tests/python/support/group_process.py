@@ -338,6 +338,8 @@ def main() -> None:
             elif act == "untaint":
                 store.untaint(arguments["step"])
                 gave = store.tainted_steps()
+            elif act == "rollback":
+                gave = store.rollback(**arguments)
             elif act == "tainted":
                 gave = store.tainted_steps()
             elif act == "verify":

@@ -17,6 +17,7 @@ from .._runtime.gc_pause import paused
 from .._runtime.service import Operation
 from .._runtime.stats import StepSummary
 from .._stepwell import SaveRequest
+from ..errors import InvalidArgumentError
 from .changes import StepDifference, compare
 from .export_options import ExportReport, ExportRequest, run_export
 from .orbax_source import OrbaxSource, check_new
@@ -47,6 +48,9 @@ class Backend(Protocol):
     def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
         """Deletes steps, or items of them; pins or unpins steps, or taints them, with the reason,
         or untaints them, without one. Waits for it."""
+
+    def rollback(self, to: int, why: str | None) -> list[int]:
+        """Deletes the steps above `to`, or taints them with the reason, and returns them."""
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         """Runs `work` on process 0 alone and gives its result, which is JSON, to all."""
@@ -94,6 +98,20 @@ class Backend(Protocol):
         """For no steps those of all."""
 
     def close(self) -> None: ...
+
+
+def roll_back(core: _stepwell.Core, to: int, why: str | None) -> list[int]:
+    """Deletes the steps of this store above `to`, or taints them, in one commit."""
+    taint = core.read_share(to).taint
+    if taint:
+        raise InvalidArgumentError(f"step {to} is tainted, {taint!r}: untaint it, or go back to "
+                                   "another step")
+    above = [step for step in core.step_numbers() if step > to]
+    if above and why is None:
+        core.delete(above)
+    elif above and why is not None:
+        core.set_taint(above, why)
+    return above
 
 
 class CoreReads:
@@ -165,6 +183,9 @@ class OneProcess(CoreReads):
             self._core.delete(steps)
         for step in steps if items else []:
             self._core.delete_items(step, items)
+
+    def rollback(self, to: int, why: str | None) -> list[int]:
+        return roll_back(self._core, to, why)
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return work()

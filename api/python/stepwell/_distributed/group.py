@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._backend.backend import Change, CoreReads, SourceOf, StepOf
+from .._backend.backend import Change, CoreReads, SourceOf, StepOf, roll_back
 from .._backend.export_options import ExportReport, ExportRequest, run_export
 from .._backend.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
@@ -162,6 +162,9 @@ class Group(ABC):
     def change(self, kind: Change, steps: list[int], items: list[str], why: str = "") -> None:
         self._submit_and_wait(Proposal(kind, steps=steps, items=items, why=why), steps[0])
 
+    def rollback(self, to: int, why: str | None) -> list[int]:
+        return list(self._submit_and_wait(Proposal("rollback", to, why=why), to).changed)
+
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return self._lockstep.from_leader(work, what)
 
@@ -209,7 +212,7 @@ class Group(ABC):
             return missing if error is None else error
         if error is not None:
             return error
-        op.handle.skipped = decision.skipped
+        op.handle.skipped, op.changed = decision.skipped, decision.changed
         if op.prepared is not None and decision.failure is None and not decision.skipped:
             op.handle.stats = op.prepared.stats
         return None if decision.failure is None else decision.failure.error()
@@ -393,7 +396,8 @@ class Group(ABC):
                     return replace(decision, dead=decided.dead,
                                    decision_number=decided.decision_number)
         elif not self.leader:
-            if op.kind == "delete":  # other parts drop nothing by themselves
+            if op.kind == "delete" or (op.kind == "rollback" and proposal.why is None):
+                # Other parts drop nothing by themselves.
                 # Steps that the leader had and this part lacks are steps of one process.
                 here = {summary.step for summary in self.writer.steps()}
                 self._delete([step for step in decision.changed if step in here],
@@ -403,7 +407,9 @@ class Group(ABC):
                 self._check_deletion(proposal)
                 self._delete(proposal.steps, proposal.items, decision.changed)
             elif op.kind == "taint":
-                self.writer.set_taint(proposal.steps, proposal.why)
+                self.writer.set_taint(proposal.steps, proposal.why or "")
+            elif op.kind == "rollback":
+                decision.changed.extend(roll_back(self.writer, op.handle.step, proposal.why))
             else:
                 self.writer.set_pinned(proposal.steps, op.kind == "pin")
         return decision

@@ -111,12 +111,12 @@ class Verdicts:
 class Proposal:
     """The values that must be the same on all processes."""
 
-    kind: str  # "save", "import", "delete", "pin", "unpin", "taint", "snapshot"
+    kind: str  # "save", "import", "delete", "pin", "unpin", "taint", "rollback", "snapshot"
     step: int | None = None
     steps: Sequence[int] = ()
     items: Sequence[str] = ()
     if_exists: str | None = None
-    why: str = ""  # of a taint
+    why: str | None = None  # of a taint
 
     def __str__(self) -> str:
         return f"{self.kind} {self.step if self.steps == () else self.steps}"
@@ -160,7 +160,8 @@ class Decision:
     skipped: bool = False
     dead: Sequence[int] = ()  # steps that the commit has ended
     decision_number: int = 0
-    changed: list[int] = field(default_factory=list)  # steps deleted, or with items deleted
+    # Steps deleted, with items deleted, or tainted by a rollback.
+    changed: list[int] = field(default_factory=list)
     news: StepNews | None = None
     contents: int = 0  # in how many values the StepContents are
 

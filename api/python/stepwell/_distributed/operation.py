@@ -58,6 +58,7 @@ class Collective:
     error: BaseException | None = None  # why this process cannot do it
     snapshot: Snapshot | None = None  # of a snapshot
     votes: list[Vote] = field(default_factory=list)  # on the leader: of all processes
+    changed: Sequence[int] = ()  # once decided: the decision's
 
     @property
     def kind(self) -> str:
