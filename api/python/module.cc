@@ -237,6 +237,30 @@ class Core {
       return others ? store_->Verify(options) : store_->VerifyShare(options);
     });
   }
+  // For a thread that verifies in the background. Calls `pace(done_bytes)` now and then, which
+  // waits as long as it likes. None: it said false, and the verification ended.
+  std::optional<db::VerifyReport> VerifyAtPace(uint64_t step, bool others, const nb::object& pace) {
+    std::optional<nb::python_error> raised;
+    db::VerifyOptions options;
+    options.step = step;
+    options.progress = [&](uint64_t done_bytes, uint64_t) {
+      const nb::gil_scoped_acquire acquire;
+      try {
+        return nb::cast<bool>(pace(done_bytes));
+      } catch (nb::python_error& error) {
+        raised.emplace(std::move(error));
+        return false;
+      }
+    };
+    std::optional<Result<db::VerifyReport>> report;
+    {
+      const nb::gil_scoped_release release;
+      report.emplace(others ? store_->Verify(options) : store_->VerifyShare(options));
+    }
+    if (raised) throw std::move(*raised);
+    if (report->status().code() == StatusCode::kCancelled) return std::nullopt;
+    return ValueOrThrow(*std::move(report));
+  }
 
   db::ExportReport Export(uint64_t step, const std::string& destination,
                           const db::ExportOptions& options, nb::object progress) {
@@ -394,6 +418,9 @@ NB_MODULE(_stepwell, m) {
           "verify",
           [](sp::Core& core, std::optional<uint64_t> step) { return core.Verify(step, true); },
           arg("step").none() = nb::none())
+      .def("verify_at_pace", &sp::Core::VerifyAtPace, arg("step"), arg("others"), arg("pace"),
+           nb::sig("def verify_at_pace(self, step: int, others: bool, "
+                   "pace: collections.abc.Callable[[int], bool]) -> VerifyReport | None"))
       .def("export", &sp::Core::Export, arg("step"), arg("destination"), arg("options"),
            arg("progress").none() = nb::none(),
            nb::sig("def export(self, step: int, destination: str, options: OrbaxOptions, "

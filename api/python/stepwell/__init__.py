@@ -29,8 +29,8 @@ from ._remote.pushed import PullReport, PushReport
 from ._remote.run_delete import DeletePushedReport, delete_pushed
 from ._retention import RetentionReport, StepRetention
 from ._runtime.stats import (LatencyStats, LoadStats, ReclaimReport, RecoveryStats, RepairReport,
-                             SpaceStats, StageLatencies, StoreStats, VerifyProblem, VerifyReport,
-                             ViewStats)
+                             SpaceStats, StageLatencies, StoreStats, VerificationStats,
+                             VerifyProblem, VerifyReport, ViewStats)
 from ._store import Store, open
 from ._views import ArrayView, LeafInfo, LeafStatistics, NodeView, StepView, Tree
 from .errors import (AmbiguousPathError, CheckpointNotFoundError, CorruptionError, Error, ForkError,
@@ -52,7 +52,7 @@ __all__ = [
     "RecoveryStats", "RepairReport", "Resumed", "RetentionReport", "SafetensorsView",
     "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError",
     "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store",
-    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerifyProblem",
-    "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view", "policy",
-    "pushed_steps", "rename",
+    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerificationStats",
+    "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view",
+    "policy", "pushed_steps", "rename",
 ]

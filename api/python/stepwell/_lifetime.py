@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 import weakref
@@ -26,8 +27,10 @@ from ._root_metadata import metadata_of, set_metadata
 from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.service import NotCopied
+from ._runtime.stats import VerificationStats
 from ._save_policy import SavePolicy
-from ._text import counted
+from ._text import brief, counted
+from ._verifier import Verifier
 from .errors import Error, ForkError, InvalidArgumentError, PermissionDeniedError, StepNotFoundError
 
 
@@ -106,6 +109,7 @@ class OpenStore(NotCopied):
         service.sync_log_level()
         self._backend = _backend(path, read_only, make_core, process_timeout, disks)
         self._decider = Decider(None, path)
+        self._verifier: Verifier | None = None
         self._closed = False
         service.stores.add(self)
         if not read_only and self._backend.leads:
@@ -198,6 +202,8 @@ class OpenStore(NotCopied):
             watch.wake()
         try:
             self._decider.stop()
+            if self._verifier is not None:
+                self._verifier.stop()
             service.stores.discard(self)
             if not self.read_only:
                 with contextlib.suppress(Error):  # the handles have reported it
@@ -241,6 +247,38 @@ class OpenStore(NotCopied):
     def __del__(self) -> None:
         if not self._closed:
             self._close_quietly()
+
+    def verify_in_background(self, bytes_per_second: float | None) -> None:
+        """Verifies the committed steps on a thread of the store, each once, the newest first, and
+        then each new one, until the store is closed. Damage is logged once (logger "stepwell");
+        nothing is tainted or deleted for it. `stats()["verification"]` says what was done.
+
+        bytes_per_second: how fast it reads at most; of a step under way, from then on. None ends
+            it, and a later call goes on.
+
+        Of a store of several processes process 0 verifies, or with disks="local" each process its
+        part, if it calls this.
+        """
+        self._check_open()
+        if bytes_per_second is None:
+            if self._verifier is not None:
+                self._verifier.stop()
+            return
+        if isinstance(bytes_per_second, bool) or not isinstance(bytes_per_second, (int, float)) or (
+                not 0 < bytes_per_second < math.inf):
+            raise InvalidArgumentError("bytes_per_second must be a number above 0, or None, not "
+                                       f"{brief(bytes_per_second)}")
+        if not self._backend.leads and not self._backend.collective_reads:
+            return
+        if self._verifier is None:
+            self._verifier = Verifier(self._backend, self.path, bytes_per_second)
+        else:
+            self._verifier.go_on(bytes_per_second)
+
+    def _verification(self) -> VerificationStats:
+        if self._verifier is not None:
+            return self._verifier.stats()
+        return VerificationStats(running=False, steps=0, bytes=0, damaged=[])
 
     # ---- steps ----
 

@@ -395,9 +395,9 @@ class Store(Loading):
         self._check_open()
         stats = self._backend.stats()
         return cast(StoreStats, Numbers(dict_of(
-            StoreStats, stats, index=stats.index_state, last_load=dict_of(
-                LoadStats, self._last_load),
-            recovery=dict_of(RecoveryStats, self._backend.recovery()))))
+            StoreStats, stats, last_load=dict_of(LoadStats, self._last_load),
+            index=stats.index_state, recovery=dict_of(RecoveryStats, self._backend.recovery()),
+            verification=self._verification())))
 
     def retention(self) -> RetentionReport:
         """Which part of the policy keeps each step, and what goes with the next save.

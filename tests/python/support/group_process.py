@@ -342,6 +342,12 @@ def main() -> None:
                 gave = store.rollback(**arguments)
             elif act == "tainted":
                 gave = store.tainted_steps()
+            elif act == "verify_in_background":
+                store.verify_in_background(1e12)
+                while (found := store.stats()["verification"])["running"] and (
+                        found["steps"] < arguments["steps"]):
+                    time.sleep(0.01)
+                gave = [found["running"], found["steps"], found["damaged"]]
             elif act == "verify":
                 report = store.verify()
                 gave = [report.chunks, [problem.message for problem in report.problems]]

@@ -88,6 +88,11 @@ class Backend(Protocol):
 
     def verify(self, step: int | None) -> _stepwell.VerifyReport: ...
 
+    def verify_at_pace(self, step: int, pace: Callable[[int], bool]
+                       ) -> _stepwell.VerifyReport | None:
+        """Verifies a step; of a store on local disks this process's part of it. Calls
+        `pace(done_bytes)` now and then, which may wait. None: `pace` gave false, which ends it."""
+
     def stats(self) -> _stepwell.StoreStats: ...
 
     def recovery(self) -> _stepwell.RecoveryReport: ...
@@ -137,6 +142,10 @@ class CoreReads:
     def newest_source(self, check: Callable[[], None], account: Account) -> Source | None:
         reader = self._core.read_newest()
         return None if reader is None else Source(reader, check, account)
+
+    def verify_at_pace(self, step: int, pace: Callable[[int], bool]
+                       ) -> _stepwell.VerifyReport | None:
+        return self._core.verify_at_pace(step, True, pace)
 
     def whole(self, what: str) -> _stepwell.Core:
         return self._core

@@ -94,6 +94,10 @@ class LocalDisks(Group):
         newest = self.newest()
         return None if newest is None else self.source(newest, check, account)
 
+    def verify_at_pace(self, step: int, pace: Callable[[int], bool]
+                       ) -> _stepwell.VerifyReport | None:
+        return self.writer.verify_at_pace(step, False, pace)
+
     def whole(self, what: str) -> _stepwell.Core:
         raise Error(f"{what} needs all parts of a step on one file system; those of "
                     f"{self._root!r} lie on disks of several machines. Export the step to a file "

@@ -143,6 +143,17 @@ class ViewStats(TypedDict):
     following: bool
 
 
+class VerificationStats(TypedDict):
+    """What `Store.verify_in_background` has done since it was called first: steps that were
+    verified, bytes that were read for it, and which steps are damaged, ascending. running: whether
+    it goes on."""
+
+    running: bool
+    steps: int
+    bytes: int
+    damaged: list[int]
+
+
 class StoreStats(TypedDict):
     """Numbers about a store.
 
@@ -154,7 +165,8 @@ class StoreStats(TypedDict):
     bytes_written (to segments), syncs, what reclaim did (bytes_moved, bytes_punched,
     segments_removed, segments_recycled), latency by stage.
 
-    recovery: what opening found. last_load: what the last load of this object read.
+    recovery: what opening found. last_load: what the last load of this object read. verification:
+    what `verify_in_background` has done.
     """
 
     steps: int
@@ -181,6 +193,7 @@ class StoreStats(TypedDict):
     views: list[ViewStats]
     recovery: RecoveryStats
     last_load: LoadStats
+    verification: VerificationStats
 
 
 class VerifyProblem(NamedTuple):

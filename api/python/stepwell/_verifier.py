@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thread that verifies the steps of an open store."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ._backend.backend import Backend
+from ._runtime import service
+from ._runtime.stats import StepSummary, VerificationStats
+from ._text import counted
+from .errors import Error, StepNotFoundError
+
+_LOOK_S = 1.0  # between two looks for new steps
+
+
+class Verifier:
+    """Verifies each committed step once, the highest first, at a bounded rate. It has the backend,
+    not the store: a store that is dropped ends it."""
+
+    def __init__(self, backend: Backend, path: str, bytes_per_second: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._backend = backend
+        self._path = path
+        self._ended = threading.Event()
+        self._free_at = 0.0  # on the monotonic clock: when more may be read
+        self._verified: dict[int, int] = {}  # steps, and which commit of each
+        self._lock = threading.Lock()
+        self._stats = VerificationStats(running=True, steps=0, bytes=0, damaged=[])
+        self._begin()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="stepwell-verify", daemon=True)
+        self._thread.start()
+
+    def go_on(self, bytes_per_second: float) -> None:
+        """Takes another rate, and begins again if it was stopped."""
+        self.bytes_per_second = bytes_per_second
+        if self._ended.is_set():
+            self._thread.join()
+            self._ended.clear()
+            self._begin()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended."""
+        self._ended.set()
+        self._thread.join()
+
+    def stats(self) -> VerificationStats:
+        with self._lock:
+            return VerificationStats(running=not self._ended.is_set(), steps=self._stats["steps"],
+                                     bytes=self._stats["bytes"],
+                                     damaged=sorted(self._stats["damaged"]))
+
+    def _run(self) -> None:
+        failed = ""
+        while not self._ended.is_set():
+            try:
+                step = self._next()
+                if step is not None:
+                    self._verify(step)
+                    continue
+            except Error as error:  # such as a list of steps that is not to be had now
+                if str(error) != failed and not self._ended.is_set():
+                    service.logger.warning("%s: verifying in the background: %s", self._path, error)
+                failed = str(error)
+            self._ended.wait(_LOOK_S)
+
+    def _next(self) -> StepSummary | None:
+        return max((each for each in self._backend.steps()
+                    if self._verified.get(each.step) != each.commit), default=None)
+
+    def _verify(self, step: StepSummary) -> None:
+        read = 0
+
+        def pace(done_bytes: int) -> bool:
+            nonlocal read
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + (done_bytes - read) / self.bytes_per_second
+            with self._lock:
+                self._stats["bytes"] += done_bytes - read
+            read = done_bytes
+            return not self._ended.wait(max(0.0, self._free_at - now))
+
+        self._verified[step.step] = step.commit
+        try:
+            report = self._backend.verify_at_pace(step.step, pace)
+        except StepNotFoundError:  # it was deleted meanwhile
+            return
+        if report is None:  # stopped: it is not verified yet
+            del self._verified[step.step]
+            return
+        problems = [each for each in report.problems if each.step == step.step]
+        with self._lock:
+            self._stats["steps"] += 1
+            damaged = set(self._stats["damaged"]) - {step.step}
+            if any(not each.unchecked for each in problems):
+                damaged.add(step.step)
+            self._stats["damaged"] = [*damaged]
+        if problems:
+            service.logger.error(
+                "%s: step %d: verifying in the background found %s, the first: %s", self._path,
+                step.step, counted(len(problems), "problem"), problems[0].message)
