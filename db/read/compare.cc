@@ -32,24 +32,6 @@ Verdict CompareChunks(const ChunkRecord& before, const ChunkRecord& after) {
              : Verdict::kDiffers;
 }
 
-// The boxes of a leaf that have chunk grids of their own, ascending by origin: an array that is
-// stored whole is one.
-std::vector<PieceRecord> GridsOf(const LeafRecord& leaf) {
-  std::vector<PieceRecord> grids = leaf.pieces;
-  if (!leaf.partial && grids.empty()) {
-    grids.push_back({format::Shape(leaf.shape.size(), 0), leaf.shape, leaf.chunk_shape, 0});
-  }
-  std::ranges::sort(grids, {}, &PieceRecord::origin);
-  return grids;
-}
-
-bool AreSame(const std::vector<PieceRecord>& a, const std::vector<PieceRecord>& b) {
-  return std::ranges::equal(a, b, [](const PieceRecord& one, const PieceRecord& other) {
-    return one.origin == other.origin && one.shape == other.shape &&
-           one.chunk_shape == other.chunk_shape;
-  });
-}
-
 // The box of the array that chunk `index` of a grid has.
 Box BoxOfChunk(const PieceRecord& grid, uint64_t index) {
   Box box{format::ChunkOrigin(index, grid.shape, grid.chunk_shape), {}};
@@ -84,13 +66,6 @@ Status ForEachChunk(const LeafRecord& before, const LeafRecord& after,
     }
   }
   return OkStatus();
-}
-
-bool AreSameKind(const LeafRecord& before, const LeafRecord& after) {
-  if (before.kind != after.kind) return false;
-  if (before.kind == LeafKind::kValue) return before.value_type == after.value_type;
-  return before.prng_impl == after.prng_impl && before.dtype == after.dtype &&
-         before.shape == after.shape;
 }
 
 template <typename Element>
@@ -191,7 +166,7 @@ class Comparer {
   Status CompareArrays(const LeafRecord& before, const LeafRecord& after) {
     const std::vector<PieceRecord> grids_before = GridsOf(before);
     const std::vector<PieceRecord> grids_after = GridsOf(after);
-    if (AreSame(grids_before, grids_after)) {
+    if (AreSameGrids(grids_before, grids_after)) {
       return ForEachChunk(before, after, grids_before, grids_after,
                           [&](Box box, Verdict verdict) -> Status {
                             if (verdict == Verdict::kUnknown || options_.count_elements) {
@@ -325,6 +300,29 @@ class Comparer {
 
 }  // namespace
 
+bool AreSameKind(const LeafRecord& before, const LeafRecord& after) {
+  if (before.kind != after.kind) return false;
+  if (before.kind == LeafKind::kValue) return before.value_type == after.value_type;
+  return before.prng_impl == after.prng_impl && before.dtype == after.dtype &&
+         before.shape == after.shape;
+}
+
+std::vector<PieceRecord> GridsOf(const LeafRecord& leaf) {
+  std::vector<PieceRecord> grids = leaf.pieces;
+  if (!leaf.partial && grids.empty()) {
+    grids.push_back({format::Shape(leaf.shape.size(), 0), leaf.shape, leaf.chunk_shape, 0});
+  }
+  std::ranges::sort(grids, {}, &PieceRecord::origin);
+  return grids;
+}
+
+bool AreSameGrids(const std::vector<PieceRecord>& a, const std::vector<PieceRecord>& b) {
+  return std::ranges::equal(a, b, [](const PieceRecord& one, const PieceRecord& other) {
+    return one.origin == other.origin && one.shape == other.shape &&
+           one.chunk_shape == other.chunk_shape;
+  });
+}
+
 MatchedLeaves MatchLeaves(const StepTree& before, std::span<const size_t> leaves_before,
                           const StepTree& after, std::span<const size_t> leaves_after) {
   MatchedLeaves matched;
@@ -378,7 +376,7 @@ Result<std::optional<std::vector<Box>>> ChangedBoxes(const LeafRecord& before,
   }
   const std::vector<PieceRecord> grids_before = GridsOf(before);
   const std::vector<PieceRecord> grids_after = GridsOf(after);
-  if (!AreSame(grids_before, grids_after)) return boxes;
+  if (!AreSameGrids(grids_before, grids_after)) return boxes;
   boxes.emplace();
   bool is_known = true;
   STEPWELL_RETURN_IF_ERROR(ForEachChunk(before, after, grids_before, grids_after,

@@ -75,6 +75,17 @@ struct CompareOptions {
 Result<LeafChanges> CompareLeaves(const ComparedStep& before, const ComparedStep& after,
                                   std::span<const LeafPair> pairs, const CompareOptions& options);
 
+// Returns true if two leaves are values of one type, or arrays of one dtype and shape, or keys of
+// one implementation.
+bool AreSameKind(const format::LeafRecord& before, const format::LeafRecord& after);
+
+// The boxes of an array that have chunk grids of their own, ascending by origin: one that is stored
+// whole is one.
+std::vector<format::PieceRecord> GridsOf(const format::LeafRecord& leaf);
+// Returns true if chunk i of each grid has the same elements as chunk i of its counterpart.
+bool AreSameGrids(const std::vector<format::PieceRecord>& a,
+                  const std::vector<format::PieceRecord>& b);
+
 // The boxes of the chunks that differ between two arrays of one dtype and shape; none where the
 // records cannot tell. kDataLoss: a record contradicts itself.
 Result<std::optional<std::vector<format::Box>>> ChangedBoxes(const format::LeafRecord& before,

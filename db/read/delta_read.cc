@@ -35,9 +35,10 @@ struct DeltaRead::Group {
       chunks[i].logical = place_of(planned[i]);
       chunks[i].differences.resize(record.bases.size());
       chunks[i].missing = record.bases.size() + 1;
-      uint32_t number = 0;
-      for (const format::StoredPayload& base : record.bases) Add(planned[i], i, base, number++);
-      Add(planned[i], i, record, number);
+      for (uint32_t number = 0; number <= record.bases.size(); ++number) {
+        payloads.push_back(PlanPayload(planned[i], number, &records));
+        payloads.back().requests = {static_cast<uint32_t>(i), number};
+      }
     }
   }
 
@@ -45,20 +46,6 @@ struct DeltaRead::Group {
   std::deque<format::ChunkRecord> records;  // one for each payload, without bases
   std::vector<PlannedChunk> payloads;       // `requests`: the chunk's index, the payload's number
   std::vector<ChunkError> errors;
-
- private:
-  void Add(const PlannedChunk& planned, size_t chunk, const format::StoredPayload& payload,
-           uint32_t number) {
-    format::ChunkRecord& record = records.emplace_back();
-    static_cast<format::StoredPayload&>(record) = payload;
-    record.part = planned.record->part;
-    record.logical_bytes = planned.record->logical_bytes;
-    PlannedChunk& one = payloads.emplace_back();
-    one.leaf = planned.leaf;
-    one.chunk_index = planned.chunk_index;
-    one.record = &record;
-    one.requests = {static_cast<uint32_t>(chunk), number};
-  }
 };
 
 size_t DeltaRead::GroupSize(std::span<const PlannedChunk> chunks) const {

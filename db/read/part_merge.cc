@@ -33,7 +33,7 @@ Result<std::vector<LeafRecord>> Merge(std::vector<std::vector<LeafRecord>> lists
   return merged;
 }
 
-class MergedReader final : public StepReader {
+class MergedReader final : public RestoringReader {
  public:
   struct Part {
     uint32_t part = 0;
@@ -115,6 +115,8 @@ class MergedReader final : public StepReader {
     if (!stats.ok()) return Explain(stats.status());
     return stats;
   }
+
+  Restorer* restorer() override { return restorer_; }
 
  private:
   // A part's records with its number in their chunks. An item that was taken out of the step on

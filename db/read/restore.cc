@@ -141,6 +141,14 @@ Result<std::vector<Destination>> MakeDestinations(std::span<const LoadRequest> r
   return destinations;
 }
 
+// Keeps the error that comes first in a plan; false: there was one.
+bool KeepFirst(std::span<const ChunkError> errors, ChunkError* first) {
+  for (const ChunkError& error : errors) {
+    if (first->status.ok() || error.chunk < first->chunk) *first = error;
+  }
+  return errors.empty();
+}
+
 }  // namespace
 
 Result<ConstBytes> DecodeToScratch(const PlannedChunk& chunk, ConstBytes payload,
@@ -207,6 +215,30 @@ Result<LoadStats> Restorer::Load(std::span<const LoadRequest> requests) {
   return LoadWhole(split.requests);
 }
 
+Status Restorer::ReadPayloads(std::vector<PlannedChunk> payloads, const TakePayload& take,
+                              LoadStats* stats) {
+  const RestorePlan plan = PlanReads(std::move(payloads));
+  stats->bytes_needed += plan.bytes_needed;
+  return ReadPlan(plan, take, stats);
+}
+
+// All of a plan's reads, which have no deltas.
+Status Restorer::ReadPlan(const RestorePlan& plan, const TakePayload& take, LoadStats* stats) {
+  if (plan.reads.empty()) return OkStatus();
+  ChunkError first;
+  const Status status = WithContext(plan, [&](ReadContext* context) {
+    ReadRun run(files_, &sources_, executor_, context, &plan, /*stop_at_error=*/true, take);
+    const Status done = run.Run([&](const PlannedRead&, std::span<const ChunkError> errors) {
+      return KeepFirst(errors, &first);
+    });
+    stats->bytes_read += run.bytes_read();
+    stats->reads += run.reads();
+    return done;
+  });
+  STEPWELL_RETURN_IF_ERROR(first.status);
+  return status;
+}
+
 // Leaves without pieces.
 Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
   STEPWELL_ASSIGN_OR_RETURN(const RestorePlan plan, PlanRestore(requests));
@@ -215,28 +247,12 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
                             MakeDestinations(requests, &stats));
   stats.bytes_needed = plan.bytes_needed;
   stats.chunks = plan.chunks.size() + plan.deltas.size();
-  ChunkError first;
-  const auto take_first = [&first](std::span<const ChunkError> errors) {
-    for (const ChunkError& error : errors) {
-      if (first.status.ok() || error.chunk < first.chunk) first = error;
-    }
-    return errors.empty();
-  };
-  const auto read_plain = [&](ReadContext* context) {
-    ReadRun run(
-        files_, &sources_, executor_, context, &plan, /*stop_at_error=*/true,
-        [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
-          return Deliver(destinations, chunk, payload, scratch);
-        });
-    const Status status = run.Run(
-        [&](const PlannedRead&, std::span<const ChunkError> errors) { return take_first(errors); });
-    stats.bytes_read = run.bytes_read();
-    stats.reads = run.reads();
-    return status;
-  };
-  Status status = plan.reads.empty() ? OkStatus() : WithContext(plan, read_plain);
-  STEPWELL_RETURN_IF_ERROR(first.status);
-  STEPWELL_RETURN_IF_ERROR(status);
+  STEPWELL_RETURN_IF_ERROR(ReadPlan(
+      plan,
+      [&destinations](const PlannedChunk& chunk, ConstBytes payload, io::AlignedBuffer* scratch) {
+        return Deliver(destinations, chunk, payload, scratch);
+      },
+      &stats));
   if (plan.deltas.empty()) return stats;
   DeltaRead deltas(
       files_, &sources_, executor_, std::bind_front(&Restorer::WithContext, this),
@@ -244,10 +260,11 @@ Result<LoadStats> Restorer::LoadWhole(std::span<const LoadRequest> requests) {
       [&destinations](const PlannedChunk& chunk, ConstBytes logical) {
         return DeliverLogical(destinations, chunk, logical);
       });
-  status = deltas.Run(plan.deltas,
-                      [&](std::span<const PlannedChunk>, std::span<const ChunkError> errors) {
-                        return take_first(errors);
-                      });
+  ChunkError first;
+  const Status status = deltas.Run(
+      plan.deltas, [&](std::span<const PlannedChunk>, std::span<const ChunkError> errors) {
+        return KeepFirst(errors, &first);
+      });
   stats.bytes_read += deltas.bytes_read();
   stats.reads += deltas.reads();
   STEPWELL_RETURN_IF_ERROR(first.status);

@@ -50,6 +50,17 @@ class Restorer {
   // "<file>: offset N: leaf <path> chunk i: what was wrong", kNotFound when a segment is gone.
   Result<LoadStats> Load(std::span<const LoadRequest> requests);
 
+  // Takes one payload, which has the CRC of its record, on any thread. `scratch` is this thread's
+  // for the call, and grows.
+  using TakePayload =
+      std::function<Status(const PlannedChunk&, ConstBytes payload, io::AlignedBuffer* scratch)>;
+  // Reads payloads, of PlanPayload, in the order of their places, and fails with the first error as
+  // Load does. Adds to `stats`.
+  Status ReadPayloads(std::vector<PlannedChunk> payloads, const TakePayload& take,
+                      LoadStats* stats);
+  // For work on what was read.
+  io::Executor* executor() const { return executor_; }
+
   // Reads and checks every chunk of `leaves` (decoding too, into scratch), calling `bad` (on the
   // calling thread) for each that fails and `progress` with the stored bytes done; `progress`
   // returning false stops with kCancelled.
@@ -59,6 +70,7 @@ class Restorer {
 
  private:
   Result<LoadStats> LoadWhole(std::span<const LoadRequest> requests);
+  Status ReadPlan(const RestorePlan& plan, const TakePayload& take, LoadStats* stats);
   Status WithContext(const RestorePlan& plan, const std::function<Status(ReadContext*)>& run);
   Result<std::unique_ptr<ReadContext>> Borrow(const RestorePlan& plan);
   void Return(std::unique_ptr<ReadContext> context);

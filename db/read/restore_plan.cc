@@ -290,6 +290,23 @@ Result<PieceRequests> SplitByPieces(std::span<const LoadRequest> requests) {
   return out;
 }
 
+const format::StoredPayload& PayloadAt(const format::ChunkRecord& chunk, size_t number) {
+  return number < chunk.bases.size() ? chunk.bases[number] : chunk;
+}
+
+PlannedChunk PlanPayload(const PlannedChunk& chunk, size_t number,
+                         std::deque<format::ChunkRecord>* records) {
+  format::ChunkRecord& record = records->emplace_back();
+  static_cast<format::StoredPayload&>(record) = PayloadAt(*chunk.record, number);
+  record.part = chunk.record->part;
+  record.logical_bytes = chunk.record->logical_bytes;
+  PlannedChunk one;
+  one.leaf = chunk.leaf;
+  one.chunk_index = chunk.chunk_index;
+  one.record = &record;
+  return one;
+}
+
 RestorePlan PlanReads(std::vector<PlannedChunk> chunks) {
   RestorePlan plan;
   if (!std::is_sorted(chunks.begin(), chunks.end(), ByPlace)) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <span>
 #include <string>
@@ -59,6 +60,13 @@ bool HasPieces(const LoadRequest& request);
 // kDataLoss: a leaf's pieces contradict its record. kFailedPrecondition: they do not have all of a
 // box: this is a part of a store of several processes, opened by itself.
 Result<PieceRequests> SplitByPieces(std::span<const LoadRequest> requests);
+
+// One of a chunk's payloads, those of its bases first, as a chunk of its own, without requests. Its
+// record, which is without bases, goes to `records`.
+PlannedChunk PlanPayload(const PlannedChunk& chunk, size_t number,
+                         std::deque<format::ChunkRecord>* records);
+// The payload of that number.
+const format::StoredPayload& PayloadAt(const format::ChunkRecord& chunk, size_t number);
 
 // Cuts `chunks` (any order; their records checked with CheckChunk) into reads, each of a chunk's
 // own payload. Equal chunks stay apart.

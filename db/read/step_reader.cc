@@ -8,7 +8,7 @@
 namespace stepwell::db {
 namespace {
 
-class LogStepReader final : public StepReader {
+class LogStepReader final : public RestoringReader {
  public:
   LogStepReader(format::StepRecord step, LeafSource leaves, Restorer* restorer,
                 const std::string& store_path, ReadErrorExplainer explain,
@@ -42,6 +42,8 @@ class LogStepReader final : public StepReader {
     return stats;
   }
 
+  Restorer* restorer() override { return restorer_; }
+
  private:
   const format::StepRecord step_;
   const LeafSource leaves_;
@@ -69,6 +71,11 @@ VerifyProblem ProblemAt(uint64_t step, const format::LeafRecord* leaf, std::stri
 }
 
 }  // namespace
+
+Restorer* RestorerOf(StepReader& reader) {
+  auto* const restoring = dynamic_cast<RestoringReader*>(&reader);
+  return restoring == nullptr ? nullptr : restoring->restorer();
+}
 
 std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
                                            Restorer* restorer, const std::string& store_path,

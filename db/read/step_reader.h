@@ -19,6 +19,15 @@ using LeafSource = std::function<Result<std::vector<format::LeafRecord>>(const f
 // and may read.
 using ReadErrorExplainer = std::function<Status(Status)>;
 
+// A StepReader whose reads other code of this room can take part in.
+class RestoringReader : public StepReader {
+ public:
+  // The restorer under Load, which lives as long as this. Null: none reads all of the step.
+  virtual Restorer* restorer() = 0;
+};
+// Null for other readers, too.
+Restorer* RestorerOf(StepReader& reader);
+
 // A StepReader over a source of leaf records. `keep` is held while the reader lives (pins, files).
 std::shared_ptr<StepReader> MakeStepReader(format::StepRecord step, LeafSource leaves,
                                            Restorer* restorer, const std::string& store_path,
