@@ -22,6 +22,7 @@ void BindRequests(nanobind::module_& m);
 void BindRows(nanobind::module_& m);
 void BindTransfer(nanobind::module_& m);
 void BindTree(nanobind::module_& m);
+void BindUpdate(nanobind::module_& m);
 void BindView(nanobind::module_& m);
 void BindWatch(nanobind::module_& m);
 

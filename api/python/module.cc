@@ -372,6 +372,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindTransfer(m);
   sp::BindArchive(m);
   sp::BindOverTime(m);
+  sp::BindUpdate(m);
   sp::BindReports(m);
 
   nb::class_<sp::Core>(m, "Core")

@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import _branch, _changed, _digest, _draft, _follow, _history, _stepwell, _tainting
+from . import (_backend, _branch, _changed, _digest, _draft, _follow, _history, _stepwell,
+               _tainting, _update)
 from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
@@ -303,6 +304,7 @@ class Store(Loading):
     verify = _digest.verify
     history = _history.history
     follow = _follow.follow
+    update = _update.update
 
     # ---- upkeep ----
 

@@ -34,6 +34,7 @@ from .casts import WRAPS, Casting, does_not_fit, first_lost
 from .source import ANY, Source, in_batches
 
 Box = tuple[tuple[int, int], ...]  # (start, stop) of each axis
+Boxes = dict[Box, np.ndarray[Any, Any]]  # of an array, with what they hold
 
 BATCH_BYTES = 256 << 20
 REPORT_BYTES = 32 << 20  # of a batch where progress is reported
@@ -187,6 +188,33 @@ class _Layouts:
     def default_node(self) -> int:
         """Returns the NUMA node of the device for leaves without a sharding."""
         return node_of(sys.modules["jax"].local_devices()[0])
+
+
+@transfers_allowed()
+def copies_of(array: Any, target: Target) -> Boxes:
+    """Copies, in the memory of the host, of the boxes of a jax array that this process holds: each
+    once. Of typed keys, of their data. `target`: what the array is."""
+    data = sys.modules["jax"].random.key_data(array) if target.prng_impl else array
+    copies: Boxes = {}
+    for number, shard in enumerate(data.addressable_shards):
+        box = box_of(shard.index, tuple(data.shape))
+        if box not in copies:
+            part = np.asarray(data.addressable_data(number))  # keeps no view in the array itself
+            copies[box] = empty_aligned(part.shape, part.dtype, node_of(shard.device))
+            np.copyto(copies[box], part)
+    return copies
+
+
+@transfers_allowed()
+def place(target: Target, boxes: Boxes) -> Any:
+    """The jax array of boxes as `copies_of` gives them, whose memory it may take."""
+    if target.sharding is None or _is_on_one_device(target.sharding):
+        (whole,) = boxes.values()
+        value = sys.modules["jax"].device_put(whole, _for_data(target))
+    else:
+        here = {box[:len(target.shape)]: part for box, part in boxes.items()}
+        value = _sharded(target, here, _Layouts())
+    return _typed(value, target)
 
 
 def _is_on_one_device(sharding: Any) -> bool:
