@@ -46,7 +46,7 @@ def test_patch_says_what_is_wrong(store: pathlib.Path, tmp_path: pathlib.Path) -
     assert "left out opt/name: is a str" in ok("patch", store, 1, 2, file, "--on-unsupported=skip")
     assert "patch" in error("patch", store, 1, 2, file, "--on-unsupported=skip", status=1)
     assert "FROM=TO" in error("patch", store, 1, 2, file, "--rename=x", status=2)
-    assert "nearest" in error("patch", store, 1, 2, file, "--item=params", "--rename=v=x",
-                              "--replace", status=3)
+    assert "there are: b, w" in error("patch", store, 1, 2, file, "--item=params",
+                                      "--rename=v=x", "--replace", status=3)
     assert "step 7" in error("patch", store, 1, 7, file, status=3)
     assert "STEP" in error("patch", store, "x", 2, file, status=2)

@@ -53,8 +53,8 @@ class Part(NamedTuple):
 
     def box_of(self, start: Sequence[int], stop: Sequence[int]) -> Box | None:
         """The box in the array of a box of the leaf; None where that is not in the part."""
-        for at, low, high in zip(range(len(self.origin)), start, stop, strict=True):
-            if at not in self.axes and not low <= self.origin[at] < high:
+        for fixed, low, high in zip(range(len(self.origin)), start, stop, strict=True):
+            if fixed not in self.axes and not low <= self.origin[fixed] < high:
                 return None
         first, last = list(self.to), list(self._end)
         for axis, at in enumerate(self.axes):
@@ -68,7 +68,8 @@ class Part(NamedTuple):
         """A box of the leaf as the array has it; a view."""
         kept = [at for at in self.axes if at is not None]
         fixed = [at for at in range(raw.ndim) if at not in kept]
-        taken = raw.transpose(kept + fixed)[(..., *[0] * len(fixed))]
+        index: tuple[Any, ...] = (..., *[0] * len(fixed))
+        taken: np.ndarray[Any, Any] = raw.transpose(kept + fixed)[index]
         return taken[tuple([None if at is None else slice(None) for at in self.axes])]
 
 
@@ -186,7 +187,7 @@ def places_of(shape: Index, box: Box, inside: np.ndarray[Any, Any]) -> np.ndarra
     if not extents:
         return inside
     index = np.unravel_index(inside, extents)
-    return np.ravel_multi_index(  # type: ignore[no-any-return]
+    return np.ravel_multi_index(
         [at + low for at, low in zip(index, start, strict=True)], shape)
 
 

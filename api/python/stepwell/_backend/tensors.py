@@ -61,6 +61,7 @@ def float_dtype(dtype: Any) -> np.dtype[Any] | None:
     """What `dtype=` means. InvalidArgumentError."""
     if dtype is None:
         return None
+    made: np.dtype[Any] | None
     try:
         made = np.dtype(dtype)
     except TypeError:

@@ -119,8 +119,8 @@ def export_patch(self: OpenStore, since: SupportsIndex, to: SupportsIndex,
     core = self._backend.whole("a patch")
     rules = rules_of(rename)
     target = local_path(path)
-    before, after = (tensors_of(self._source(number), item, rules, dtype, on_unsupported)
-                     for number in numbers)
+    sources = [self._source(number) for number in numbers]  # both are there
+    before, after = [tensors_of(source, item, rules, dtype, on_unsupported) for source in sources]
     with (whole_file(target, os.fsdecode(core.path), replace) as (folder, file),
           contextlib.closing(Spool(folder)) as spool):
         writer = _Writer(before, after, spool, digests)
