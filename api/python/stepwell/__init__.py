@@ -25,6 +25,7 @@ from ._pytree.chunks import ChunkShape
 from ._pytree.digest import digest
 from ._pytree.items import Files, Json
 from ._remote.listing import PushedStep, pushed_steps
+from ._remote.push_following import PushFollower
 from ._remote.pushed import PullReport, PushReport
 from ._remote.run_delete import DeletePushedReport, delete_pushed
 from ._retention import RetentionReport, StepRetention
@@ -48,11 +49,11 @@ __all__ = [
     "InvalidArgumentError", "Json", "LatencyStats", "LeafInfo", "LeafStatistics", "LoadHandle",
     "LoadStats", "LockedError", "Mismatch", "MismatchError", "NoSpaceError", "NodeView",
     "OrbaxView", "OutcomeUnknownError", "PatchReport", "PathNotFoundError", "PeerError",
-    "PermissionDeniedError", "PullReport", "PushReport", "PushedStep", "ReclaimReport",
-    "RecoveryStats", "RepairReport", "Resumed", "RetentionReport", "SafetensorsView",
-    "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies", "StepExistsError",
-    "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView", "StorageError", "Store",
-    "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError", "VerificationStats",
-    "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest", "open", "pin_view",
-    "policy", "pushed_steps", "rename",
+    "PermissionDeniedError", "PullReport", "PushFollower", "PushReport", "PushedStep",
+    "ReclaimReport", "RecoveryStats", "RepairReport", "Resumed", "RetentionReport",
+    "SafetensorsView", "SaveHandle", "SaveStats", "SpaceStats", "StageLatencies",
+    "StepExistsError", "StepNotFoundError", "StepPinnedError", "StepRetention", "StepView",
+    "StorageError", "Store", "StoreNotFoundError", "StoreStats", "Tree", "UnsupportedLeafError",
+    "VerificationStats", "VerifyProblem", "VerifyReport", "ViewStats", "delete_pushed", "digest",
+    "open", "pin_view", "policy", "pushed_steps", "rename",
 ]

@@ -52,14 +52,21 @@ class Follower(Iterator[int]):
                 if newest is not None and newest != self._given:
                     self._given = newest
                     return newest.step
-                self._ended = time.monotonic() >= end
-                if not self._ended:
-                    self._wait(end - time.monotonic())
+                left = end - time.monotonic()
+                if left > 0:
+                    self._wait(left)
+                else:
+                    self._ended = True
         except Error:
             if not self._store._closed:
                 raise
         self._ended = True
         raise StopIteration
+
+    def close(self) -> None:
+        """Ends the iteration, from any thread: a wait under way, and all that would come."""
+        self._ended = True
+        self._watch.wake()
 
     def _newest(self) -> _Commit | None:
         store = self._store

@@ -103,7 +103,7 @@ class OpenStore(NotCopied):
         self._pending = Pending()
         self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
         self._watches: weakref.WeakSet[_stepwell.Watch] = weakref.WeakSet()
-        self._views: weakref.WeakSet[Follows] = weakref.WeakSet()
+        self._followers: weakref.WeakSet[Follows] = weakref.WeakSet()
         self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
@@ -194,8 +194,8 @@ class OpenStore(NotCopied):
         for load in list(self._loads):
             load._join()
         self._pending.wait()
-        for view in list(self._views):
-            view.close()
+        for follower in list(self._followers):
+            follower.close()
         error = self._pending.take_error()
         self._closed = True
         for watch in list(self._watches):

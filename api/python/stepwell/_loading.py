@@ -8,8 +8,6 @@ import functools
 import glob
 import os
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, SupportsIndex
@@ -211,9 +209,7 @@ class Loading(OpenStore):
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
                 items: Iterable[str] | None = None, cast: Casting = False,
                 missing: Missing = "error", unexpected: Unexpected = "error",
-                rename: Rename | None = None, on_corrupt: OnCorrupt = "raise"
-                ) -> tuple[Any, int]:
-                rename: Mapping[str, str] | None = None, on_corrupt: OnCorrupt = "raise",
+                rename: Rename | None = None, on_corrupt: OnCorrupt = "raise",
                 min_step: SupportsIndex | None = None) -> Resumed:
         """The newest step as `load(like=init)` gives it and its number + 1; (init, 0) when the
         store has no step that is not tainted. A step that is damaged or does not fit raises: never

@@ -25,6 +25,7 @@ from ._pytree.records import PathLike
 from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
+from ._remote import push_following as _push_following
 from ._retention import RetentionReport
 from ._root_metadata import metadata_bytes
 from ._runtime import service
@@ -386,6 +387,7 @@ class Store(Loading):
     export_patch = _patch.export_patch
     safetensors_view = _safetensors_view.safetensors_view
     push = _push.push
+    push_following = _push_following.push_following
     pull = _pull.pull
     branch = _branch.branch
     branches = _branch.branches

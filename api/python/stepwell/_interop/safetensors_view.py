@@ -63,7 +63,7 @@ class SafetensorsView(NotCopied):
         except BaseException:
             self._store.close()
             raise
-        store._views.add(self)
+        store._followers.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._ended else "following"
@@ -120,7 +120,7 @@ class SafetensorsView(NotCopied):
         """The step that the file is to show; None without any."""
         every = self._form.every
         while True:
-            steps = self._store._backend.step_numbers(1 if every == 1 else None)
+            steps = self._store._backend.step_numbers(1 if every == 1 else None, tainted=False)
             newest = max((step for step in steps if step % every == 0), default=None)
             if newest is None:
                 return None

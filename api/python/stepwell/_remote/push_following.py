@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a pushed run up to date with a store, in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, SupportsIndex
+
+from .._follow import Follower
+from .._lifetime import OpenStore
+from .._runtime import service
+from .._runtime.arguments import count_of, seconds_of
+from .._runtime.threads import Thread
+from ..errors import Error, StepNotFoundError
+from .listing import pushed_steps
+from .object_store import open_object_store
+from .push import push
+from .run_delete import delete_pushed
+from .transfer import with_context
+
+_PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 1.0, 60.0  # after a push that failed; twice as long each time
+_JOIN_SECONDS = 5.0  # that `close` waits for a request to a place that does not answer
+
+
+class PushFollower:
+    """Keeps a pushed run up to date with a store, on a thread of its own; what
+    `Store.push_following` returns. A context manager that closes. Thread-safe."""
+
+    def __init__(self, store: OpenStore, dest: Any, place: dict[str, Any], url: str, verify: bool,
+                 keep: int | None) -> None:
+        self._store, self._dest, self._place, self._url = store, dest, place, url
+        self._verify, self._keep = verify, keep
+        self._changed = threading.Condition()
+        self._here: list[int] = []  # steps that this has pushed, in that order
+        self._error: Error | None = None
+        self._closing = self._ended = False
+        self._follower = Follower(store, None, None)
+        store._followers.add(self)
+        self._thread = Thread("stepwell-push", self._run)
+
+    @property
+    def pushed(self) -> int | None:
+        """The step that was pushed last; None: none yet."""
+        return self._here[-1] if self._here else None
+
+    @property
+    def error(self) -> Error | None:
+        """Why the last push failed; None: it did not, or there was none yet."""
+        return self._error
+
+    def wait(self, timeout: float | timedelta | None = None) -> bool:
+        """Waits until the place has what is the newest step now, or a newer one, at most `timeout`
+        seconds. Returns whether it has. A push that fails ends no wait: it is tried again."""
+        seconds = None if timeout is None else seconds_of("timeout", timeout)
+        newest = self._store._latest_of_all()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._has(newest), seconds)
+            return self._has(newest)
+
+    def _has(self, step: int | None) -> bool:
+        return step is None or (self.pushed is not None and self.pushed >= step)
+
+    def close(self) -> None:
+        """Ends it; idempotent. A push under way is cut off, and the next one goes on with what it
+        has sent. Call `wait` first for a step that is to arrive."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._follower.close()
+        if not self._thread.join(_JOIN_SECONDS):
+            service.logger.warning("%s: a request to %s is under way, which ends by itself",
+                                   self._store.path, self._url)
+
+    def __enter__(self) -> PushFollower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- on its thread ----
+
+    def _run(self) -> None:
+        pause = _PAUSE_SECONDS
+        try:
+            for step in self._follower:
+                while not self._push(step):
+                    with self._changed:
+                        if self._changed.wait_for(lambda: self._closing, pause):
+                            return
+                    pause = min(2 * pause, _PAUSE_MAX_SECONDS)
+                    step = self._newest() or step
+                pause = _PAUSE_SECONDS
+        except Error as error:  # of the store, so that there is nothing to follow any more
+            self._failed(error)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _newest(self) -> int | None:
+        try:
+            return self._store._backend.newest()
+        except Error:
+            return None  # the push of the step before says what is wrong
+
+    def _push(self, step: int) -> bool:
+        """Pushes a step. Returns false if that is to be tried again."""
+        try:
+            push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
+                 verify=self._verify, progress=self._go_on, **self._place)
+        except StepNotFoundError:
+            return True  # it has gone, and the follower gives another one
+        except Error as error:
+            self._failed(error)
+            return self._closing
+        with self._changed:
+            self._here = [each for each in self._here if each != step] + [step]
+            self._error = None
+            self._changed.notify_all()
+        try:
+            self._retire(step)
+        except Error as error:
+            self._failed(error)
+            return self._closing
+        return True
+
+    def _go_on(self, done: int, total: int) -> None:
+        if self._closing:
+            raise Error("the PushFollower was closed")
+
+    def _retire(self, newest: int) -> None:
+        """Deletes what `keep` does not keep, and steps that the store has gone back behind."""
+        gone = [step for step in self._here if step > newest]
+        if self._keep is not None:
+            there = {each.step for each in pushed_steps(self._dest, **self._place)}
+            gone += sorted(step for step in there if step < newest)[:-self._keep + 1 or None]
+        for step in gone:
+            with contextlib.suppress(StepNotFoundError):
+                delete_pushed(self._dest, step, **self._place)
+            self._here = [each for each in self._here if each != step]
+
+    def _failed(self, error: Error) -> None:
+        if not self._closing and str(error) != str(self._error):
+            service.logger.warning("%s: %s; it is tried again", self._store.path, error)
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+
+def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
+                   storage_options: Mapping[str, Any] | None = None, verify: bool = False,
+                   keep: SupportsIndex | None = None) -> PushFollower:
+    """Keeps a run at another place up to date with this store, in the background: the newest step
+    is pushed as `push(layout="stepwell")` pushes it, so that only what the steps there lack is
+    sent, and then again whenever there is a newer one. Steps that come while a push is under way
+    are passed over, but for the newest.
+
+        with stepwell.open("run1") as store, store.push_following("s3://bucket/run1") as follower:
+            ...                     # train, and save
+            follower.wait(60)       # for the last step
+
+    A place that is slow, full or cannot be reached never delays or fails a save: the push is tried
+    again, after a second and up to a minute, and `PushFollower.error` and the log say what is
+    wrong. It ends with `PushFollower.close`, and when the store is closed. When the store goes
+    back, because the newest steps were deleted, those that this had pushed are deleted there, too.
+
+    dest, prefix, storage_options, verify: as in `push`; the place is empty, or a run.
+    keep: how many steps the place keeps; the lower ones are deleted there after each push, also
+        those of other stores. None: all.
+
+    With several processes one of them calls this; not with local disks.
+
+    Raises InvalidArgumentError, and Error where no library knows the place. What is wrong at the
+    place, `PushFollower.error` says.
+    """
+    kept = None if keep is None else count_of("keep", keep)
+    self._check()
+    self._backend.whole("following a run")
+    with with_context("following a run"):
+        url = open_object_store(dest, prefix, storage_options).url
+    place = {"prefix": prefix, "storage_options": storage_options}
+    return PushFollower(self, dest, place, url, verify, kept)
