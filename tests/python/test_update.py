@@ -428,6 +428,7 @@ def test_a_step_of_several_processes(tmp_path: Path) -> None:
                              for step in (1, 2, 3)], ["close", {}]]):
         assert [line for line in said.lines if line.get("error")] == []
     with stepwell.open(path, mode="r") as store:
+        assert list(store.follow(timeout=0)) == [3]
         for since, to in ((1, 3), (2, 3), (3, 1)):
             tree = store.load(since)
             arrays = tree["params"].copy()
