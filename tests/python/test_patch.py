@@ -18,6 +18,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
+from group_runs import run
+from group_values import EVERY_LEAF
 from test_damage import flip
 
 import stepwell
@@ -391,3 +393,14 @@ def test_an_export_that_is_killed_leaves_no_file(store, tmp_path, path):
     assert not (tmp_path / "patch").exists() and len(os.listdir(tmp_path)) == 2
     store.export_patch(1, 2, tmp_path / "patch")  # removes what is left of it
     assert set(os.listdir(tmp_path)) == {"store", "patch"}
+
+
+def test_steps_that_two_processes_saved_together(tmp_path):
+    root = tmp_path / "store"
+    acts = [["save", {"step": step, "leaves": dict.fromkeys("01", list(EVERY_LEAF))}]
+            for step in (1, 2)]
+    for process in run(root, [["open", {}], *acts, ["close", {}]], processes=2):
+        assert process.status == 0, process.output[-2000:]
+    with stepwell.open(root, mode="r") as store:
+        report = Run(store, tmp_path, on_unsupported="skip", rename=Transpose("**")).check(1, 2)
+    assert report.sparse == 1 and report.dense >= len(EVERY_LEAF) - 2  # "empty" is the same
