@@ -235,6 +235,10 @@ def test_arrays_that_cannot_be_written(path: Path) -> None:
         both = np.zeros(4, int)
         with pytest.raises(stepwell.InvalidArgumentError, match="'a' and 'b' share memory"):
             store.update({"a": both, "b": both, "c": np.ones(2)}, 0)
+        donated = jnp.ones(2)
+        donated.delete()
+        with pytest.raises(stepwell.InvalidArgumentError, match="'c' of the tree has no value"):
+            store.update({"a": both, "b": both.copy(), "c": donated}, 0)
         fixed = np.zeros(4, int)
         fixed.flags.writeable = False
         with pytest.raises(stepwell.InvalidArgumentError, match="'b' is read-only"):

@@ -49,9 +49,9 @@ def update(self: OpenStore, tree: Any, since: SupportsIndex, to: SupportsIndex |
 
     Raises StepNotFoundError where the step `since` is not in the store any more: load a step then.
     InvalidArgumentError names a leaf that does not hold `since`, a NumPy array that changed and is
-    read-only or shares its memory with another leaf, and an abstract leaf. MismatchError: the steps
-    have other leaves, or other dtypes and shapes, or the tree has. CorruptionError and
-    PathNotFoundError as in `load`.
+    read-only or shares its memory with another leaf, and a leaf without a value: an abstract one,
+    or a jax.Array that was donated. MismatchError: the steps have other leaves, or other dtypes and
+    shapes, or the tree has. CorruptionError and PathNotFoundError as in `load`.
     """
     check_called(tree, "tree")
     check_path(path)
@@ -195,7 +195,7 @@ class _Update:
                 found.loaded.append(i)
                 continue
             leaf, changes = matcher.leaves[i], slot.number in self._changed
-            if is_abstract(leaf):
+            if is_abstract(leaf) or (slot.target is not None and _is_deleted(leaf)):
                 raise InvalidArgumentError(f"{self._name(slot.number)} of the tree has no value")
             found.values[i] = leaf
             as_stored = slot.convert is same and self._after.tree.records[
@@ -242,6 +242,11 @@ class _Update:
             for number, boxes in leaves])
         self._after.account(update.stats)
         return update
+
+
+def _is_deleted(leaf: Any) -> bool:
+    """Returns true for a jax array that was donated."""
+    return hasattr(leaf, "is_deleted") and bool(leaf.is_deleted())
 
 
 def _target(slot: Slot) -> Target:
