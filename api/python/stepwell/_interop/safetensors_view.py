@@ -14,6 +14,7 @@ from .._backend.export_options import OnUnsupported, tensors_of
 from .._backend.safetensors_file import check_outside, write_tensors
 from .._backend.tensors import float_dtype
 from .._lifetime import OpenStore
+from .._load.source import Source
 from .._pytree.records import PathLike
 from .._renaming import Rename, Rule, rules_of
 from .._runtime import service
@@ -33,6 +34,10 @@ class _Shown(NamedTuple):
     step: int
     time_ns: int
     error: str = ""
+
+
+def _shown(source: Source) -> _Shown:
+    return _Shown(source.step, source.reader.time_ns)
 
 
 class _Form(NamedTuple):
@@ -118,14 +123,17 @@ class SafetensorsView(NotCopied):
 
     def _wanted(self) -> _Shown | None:
         """The step that the file is to show; None without any."""
-        every = self._form.every
-        while True:
-            steps = self._store._backend.step_numbers(1 if every == 1 else None, tainted=False)
-            newest = max((step for step in steps if step % every == 0), default=None)
-            if newest is None:
+        store, every = self._store, self._form.every
+        while every > 1:
+            multiples = [step for step in store._backend.step_numbers(tainted=False)
+                         if step % every == 0]
+            if not multiples:
                 return None
             with contextlib.suppress(StepNotFoundError):  # deleted in the instant between
-                return _Shown(newest, self._store._source(newest).reader.time_ns)
+                return _shown(store._source(multiples[-1]))
+        store._check_open()
+        newest = store._backend.newest_source(store._check_open, store._account)
+        return None if newest is None else _shown(newest)
 
     def _is_shown(self, wanted: _Shown | None) -> bool:
         return wanted is None or (self._shown is not None and self._shown[:2] == wanted[:2])
