@@ -143,7 +143,7 @@ class PushFollower:
             self._here = [each for each in self._here if each != step]
 
     def _failed(self, error: Error) -> None:
-        if not self._closing and str(error) != str(self._error):
+        if not self._closing and type(error) is not type(self._error):
             service.logger.warning("%s: %s; it is tried again", self._store.path, error)
         with self._changed:
             self._error = error
