@@ -33,8 +33,7 @@ Result<CommandResult> RunPatch(const PatchArguments& arguments, const Invocation
   if (arguments.replace) words.emplace_back("--replace");
   if (invocation.untrusted) words.emplace_back("--untrusted");
   if (invocation.json) words.emplace_back("--json");
-  words.insert(words.end(),
-               {"--", arguments.store, arguments.step, arguments.to, arguments.file});
+  words.insert(words.end(), {"--", arguments.store, arguments.step, arguments.to, arguments.file});
   return RunPython(std::move(words));
 }
 
@@ -42,10 +41,9 @@ Result<CommandResult> RunPatch(const PatchArguments& arguments, const Invocation
 
 void AddPatch(CLI::App* program, Invocation* invocation) {
   auto arguments = std::make_shared<PatchArguments>();
-  CLI::App* command =
-      AddCommand(program, invocation, "patch",
-                 "write what changed between two steps as a safetensors file",
-                 [=] { return RunPatch(*arguments, *invocation); });
+  CLI::App* command = AddCommand(program, invocation, "patch",
+                                 "write what changed between two steps as a safetensors file",
+                                 [=] { return RunPatch(*arguments, *invocation); });
   AddStore(command, &arguments->store);
   command->add_option("SINCE", arguments->step, "the step that its readers have, or latest")
       ->required();

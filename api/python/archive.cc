@@ -50,9 +50,8 @@ Plan PlanOf(const Tree& tree, const db::ArchiveOptions& options) {
   while (begin < records.size() && !records[begin].key.starts_with(options.subtree_key)) ++begin;
   size_t end = begin;
   while (end < records.size() && records[end].key.starts_with(options.subtree_key)) ++end;
-  db::ArchivePlan made = ValueOrThrow(
-      db::PlanArchive(tree.reader()->step(), std::span(records).subspan(begin, end - begin),
-                      options));
+  db::ArchivePlan made = ValueOrThrow(db::PlanArchive(
+      tree.reader()->step(), std::span(records).subspan(begin, end - begin), options));
   Plan plan;
   for (const ArchiveArray& array : made.arrays) plan.arrays.append(Planned(array, records.data()));
   plan.metadata = std::move(made.metadata);
@@ -68,8 +67,7 @@ nb::bytes Header(const std::vector<TensorFields>& fields,
   std::vector<format::SafetensorsTensor> tensors;
   uint64_t end = 0;
   for (const auto& [name, dtype, shape, size_bytes] : fields) {
-    tensors.push_back(
-        {name, static_cast<format::DType>(dtype), shape, end, end + size_bytes});
+    tensors.push_back({name, static_cast<format::DType>(dtype), shape, end, end + size_bytes});
     end += size_bytes;
   }
   const std::string header = ValueOrThrow(format::EncodeSafetensorsHeader(tensors, metadata));

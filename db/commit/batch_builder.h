@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frames of a batch: what a save, a delete, a pin, a taint, a decision or a rewrite
-// says in the log, and
-// what it makes of the live steps (DESIGN.md, "Save"). Engine thread only.
+// The frames of a batch: what a save, a delete, a pin, a taint, a decision or a rewrite says in the
+// log, and what it makes of the live steps (DESIGN.md, "Save"). Engine thread only.
 //
 // Each change is decided as of the next frame: by the committed steps, and by what the batch
 // changes before it.

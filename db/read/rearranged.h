@@ -19,9 +19,9 @@ struct Rearranged {
 
 // A leaf at another place, or an array that is made of stored ones.
 struct Move {
-  size_t leaf = 0;                 // whose record it gets
-  size_t origin = 0;               // what Rearranged::origins say
-  std::vector<std::string> names;  // of its place, from `top` on, as they are spelled
+  size_t leaf = 0;                     // whose record it gets
+  size_t origin = 0;                   // what Rearranged::origins say
+  std::vector<std::string> names;      // of its place, from `top` on, as they are spelled
   std::optional<format::Shape> shape;  // another one than the leaf's; then also without shards
 };
 
