@@ -33,7 +33,7 @@ TEST(CatalogWriteTest, ADeltaHasPreparedSteps) {
   LiveSteps::Change prepared;
   prepared.commit = 2;
   prepared.prepared = StepOf(8, 2);
-  prepared.pins = {{99, true}};  // of no step
+  prepared.metas = {{99, {.commit = 99, .pinned = true}}};  // of no step
   live.Commit(prepared);
   writer.Note(prepared);
   LiveSteps::Change ended;  // undecided, and gone before the catalog
