@@ -40,8 +40,7 @@ class SampleMaker {
       Save(30 + session);
       Pin(13, session % 2 == 0);  // frames behind that of the newest step
       Taint(30 + session, session % 2 == 0);
-      Pin(11, true);
-      Pin(11, false);
+      Taint(11, true);
       // STEPWELL then says that it was closed.
       if (session + 1 < shape.sessions || shape.clean) Note(store_->Close());
     }
