@@ -56,8 +56,9 @@ def test_notebooks_show_tables(tmp_path):
         committed = [f"{store[step].time:%Y-%m-%d %H:%M:%S} UTC" for step in (3, 4)]
         assert cells == [
             f"<stepwell store {str(path)!r}, open>: 2 steps",
-            "step", "committed", "size", "metrics", "pinned",
-            "3", committed[0], "49 B", "loss 0.5", "yes", "4", committed[1], "190 B", "", ""]
+            "step", "committed", "size", "metrics", "pinned", "tainted",
+            "3", committed[0], "49 B", "loss 0.5", "yes", "",
+            "4", committed[1], "190 B", "", "", ""]
         stats = store.stats()
         numbers = Table(stats._repr_html_()).cells
         rows = dict(zip(numbers[4::3], numbers[5::3], strict=True))

@@ -114,8 +114,8 @@ def test_each_device_reads_its_part_of_what_rules_make(path, run_jax):
     status, out, err = run_jax("""
 import sys, jax, numpy as np, pytest, stepwell
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+sys.path[:0] = [sys.argv[2], sys.argv[2] + "/support"]
 from equality import bits
-sys.path.insert(0, sys.argv[2])
 from test_rename import TO_HUGGING_FACE, hugging_face, inverse, llama
 
 state = llama()

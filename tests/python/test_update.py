@@ -287,8 +287,9 @@ def test_keys_weak_types_values_and_objects(path: Path) -> None:
 
 
 def test_sharded_arrays_keep_their_shardings(run_jax: Any, path: Path) -> None:
-    status, out, err = run_jax("""
+    status, out, err = run_jax(f"support = {str(Path(__file__).parent / 'support')!r}" + """
 import sys, jax, ml_dtypes, numpy as np, stepwell
+sys.path.insert(0, support)
 from equality import same
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
