@@ -171,8 +171,8 @@ def test_close_ends_the_iteration(path, monkeypatch):
     store = stepwell.open(path, mode="r")  # whose end changes nothing in the directory
     follower = store.follow(start=0)
     waits = threading.Event()
-    wait = stepwell.Follower._wait
-    monkeypatch.setattr(stepwell.Follower, "_wait",
+    wait = _follow.Commits.wait
+    monkeypatch.setattr(_follow.Commits, "wait",
                         lambda *arguments: (waits.set(), wait(*arguments)))
     waiting = given_next(follower)
     waits.wait()

@@ -13,7 +13,7 @@ import obstore.store
 import pytest
 import stepwell
 from stepwell._remote import object_store, push_following
-from transfers import Faulty, other, places
+from transfers import other, places
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SECONDS = 120  # that a wait may take at most; none is expected to
@@ -78,6 +78,22 @@ def test_it_begins_with_the_newest_and_passes_over(store, tmp_path, monkeypatch)
         held.set()
         assert follower.wait(SECONDS)
     assert steps_of(bucket, prefix="run") == [10, 19]
+
+
+def test_it_waits_for_what_the_newest_step_is_now(store, other, tmp_path):
+    """A step that is saved anew, and one that the store goes back to, are not there before."""
+    with store.push_following(tmp_path / "run") as follower:
+        for seed in range(4, 12):
+            store.save(4, tree(seed), if_exists="replace").result()
+            assert follower.wait(SECONDS)
+            other.pull(tmp_path / "run", 4, if_exists="replace")
+            assert other.digest(4) == stepwell.digest(tree(seed))
+        for _ in range(4):
+            store.save(7, tree(7)).result()
+            assert follower.wait(SECONDS)
+            store.rollback(4)
+            assert follower.wait(SECONDS)
+            assert steps_of(tmp_path / "run") == [4]
 
 
 def test_keep_is_of_the_place(store, tmp_path):

@@ -19,15 +19,45 @@ _LOOK_SECONDS = 0.1  # from one look at the store to the next where the kernel t
 _LOOK_TOLD_SECONDS = 5.0  # where it does, for changes that it may not know of
 
 
-class _Commit(NamedTuple):
+class Commit(NamedTuple):
     """A step as it was saved. A commit that is moved, or pinned, keeps its time."""
 
     step: int
     time_ns: int
 
 
-def _commit_of(source: Source) -> _Commit:
-    return _Commit(source.step, source.reader.time_ns)
+def commit_of(source: Source) -> Commit:
+    return Commit(source.step, source.reader.time_ns)
+
+
+def newest_commit(store: OpenStore) -> Commit | None:
+    """The newest step; None in a store without any. Any thread may ask."""
+    store._check_open()
+    newest = store._backend.newest_source(store._check_open, store._account)
+    return None if newest is None else commit_of(newest)
+
+
+class Commits:
+    """Waits for commits to a store. One thread waits at a time."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._path = store.path
+        self._watch = store._backend.whole("following a run").watch_commits()
+        self._warned = False
+
+    def wait(self, seconds: float = math.inf) -> None:
+        """Until something was committed since the call before, or `seconds` are over; it may also
+        end for nothing, so look at the store."""
+        why_not = self._watch.why_not
+        if why_not and not self._warned:
+            self._warned = True
+            service.logger.warning("%s: following it by looking every %.0f ms: %s", self._path,
+                                   _LOOK_SECONDS * 1e3, why_not)
+        self._watch.wait(min(seconds, _LOOK_SECONDS if why_not else _LOOK_TOLD_SECONDS))
+
+    def wake(self) -> None:
+        """Ends the wait under way, or the next one; from any thread."""
+        self._watch.wake()
 
 
 class Follower(Iterator[int]):
@@ -38,23 +68,22 @@ class Follower(Iterator[int]):
         self._store = store
         self._timeout = math.inf if timeout is None else timeout
         self._ended = False
-        self._told = True
-        self._watch = store._backend.whole("following a run").watch_commits()
-        store._watches.add(self._watch)
-        newest = None if start is None else self._newest()
+        self._commits = Commits(store)
+        store._followers.add(self)
+        newest = None if start is None else newest_commit(store)
         self._given = newest if newest is not None and newest.step == start else None
 
     def __next__(self) -> int:
         end = time.monotonic() + self._timeout
         try:
             while not self._ended:
-                newest = self._newest()
+                newest = newest_commit(self._store)
                 if newest is not None and newest != self._given:
                     self._given = newest
                     return newest.step
                 left = end - time.monotonic()
                 if left > 0:
-                    self._wait(left)
+                    self._commits.wait(left)
                 else:
                     self._ended = True
         except Error:
@@ -66,21 +95,7 @@ class Follower(Iterator[int]):
     def close(self) -> None:
         """Ends the iteration, from any thread: a wait under way, and all that would come."""
         self._ended = True
-        self._watch.wake()
-
-    def _newest(self) -> _Commit | None:
-        store = self._store
-        store._check_open()
-        newest = store._backend.newest_source(store._check_open, store._account)
-        return None if newest is None else _commit_of(newest)
-
-    def _wait(self, seconds: float) -> None:
-        why_not = self._watch.why_not
-        if why_not and self._told:
-            self._told = False
-            service.logger.warning("%s: following it by looking every %.0f ms: %s",
-                                   self._store.path, _LOOK_SECONDS * 1e3, why_not)
-        self._watch.wait(min(seconds, _LOOK_SECONDS if why_not else _LOOK_TOLD_SECONDS))
+        self._commits.wake()
 
     @property
     def step(self) -> int | None:
@@ -99,7 +114,7 @@ class Follower(Iterator[int]):
             source = store._backend.source(self._given.step, store._check_open, store._account)
         except StepNotFoundError:
             return True
-        return _commit_of(source) != self._given
+        return commit_of(source) != self._given
 
 
 def follow(self: OpenStore, start: SupportsIndex | None = None,

@@ -26,6 +26,7 @@ from ._pytree.chunks import Chunks
 from ._root_metadata import metadata_of, set_metadata
 from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
+from ._runtime.files import engine_path
 from ._runtime.service import NotCopied
 from ._runtime.stats import VerificationStats
 from ._save_policy import SavePolicy
@@ -46,7 +47,7 @@ def check_no_link(path: str) -> None:
 
 
 def core_at(path: str, options: _stepwell.OpenOptions) -> _stepwell.Core:
-    return _stepwell.Core(os.fsencode(path).decode("utf-8", "surrogateescape"), options)
+    return _stepwell.Core(engine_path(path), options)
 
 
 def _default_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
@@ -102,7 +103,6 @@ class OpenStore(NotCopied):
         self._generation = service.generation
         self._pending = Pending()
         self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
-        self._watches: weakref.WeakSet[_stepwell.Watch] = weakref.WeakSet()
         self._followers: weakref.WeakSet[Follows] = weakref.WeakSet()
         self._last_load = _stepwell.LoadStats()
         service.start()
@@ -198,8 +198,6 @@ class OpenStore(NotCopied):
             follower.close()
         error = self._pending.take_error()
         self._closed = True
-        for watch in list(self._watches):
-            watch.wake()
         try:
             self._decider.stop()
             if self._verifier is not None:

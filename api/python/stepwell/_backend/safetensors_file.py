@@ -17,6 +17,7 @@ from .._mapping import Index
 from .._pytree.dtypes import number_of
 from .._runtime import durable
 from .._runtime.arguments import Progress
+from .._runtime.files import is_inside
 from ..errors import InvalidArgumentError, NoSpaceError, StorageError
 from .tensors import Tensors
 
@@ -68,8 +69,7 @@ def whole_file(path: str, store: str, replace: bool) -> Iterator[tuple[str, IO[b
 
 def check_outside(store: str, path: str) -> None:
     """InvalidArgumentError for a file inside the store."""
-    root = os.path.realpath(store)
-    if os.path.commonpath([root, os.path.realpath(os.path.dirname(path))]) == root:
+    if is_inside(os.path.dirname(path), store):
         raise InvalidArgumentError(f"{path} is inside the store; export elsewhere")
 
 

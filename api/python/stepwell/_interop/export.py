@@ -12,7 +12,7 @@ from .._lifetime import OpenStore
 from .._pytree.records import PathLike
 from .._renaming import Rename
 from .._runtime.arguments import Progress
-from .._runtime.files import local_path
+from .._runtime.files import engine_path, local_path
 from .._runtime.progress import progress_of
 
 
@@ -81,7 +81,7 @@ def export(self: OpenStore, step: SupportsIndex | None, dest: str | os.PathLike[
     the mode is not possible there.
     """
     self._check()
-    target = os.fsencode(local_path(dest)).decode("utf-8", "surrogateescape")
+    target = engine_path(local_path(dest))
     request = ExportRequest(step, to, target, mode, zarr, path, layout, leaves,
                             step_prefix or "", step_digits, unnamed_default, on_unsupported,
                             file_mode, rename, dtype)

@@ -14,7 +14,7 @@ from .. import _stepwell
 from .._backend.export_options import Layout, Leaves, OnUnsupported, orbax_options
 from .._lifetime import OpenStore
 from .._runtime.arguments import item_names, step_number
-from .._runtime.files import local_path
+from .._runtime.files import engine_path, local_path
 from .._runtime.service import NotCopied
 from .._runtime.stats import ViewStats, dict_of
 from .._text import counted
@@ -177,5 +177,5 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
                             name_prefix or step_prefix or "", step_digits, unnamed_default)
     options.step_prefix_verbatim = bool(name_prefix)
     options.items = names
-    target = os.fsencode(local_path(path)).decode("utf-8", "surrogateescape")
+    target = engine_path(local_path(path))
     return OrbaxView(self, core.open_view(target, options, beside, poll))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple, SupportsIndex
 from .._backend.export_options import OnUnsupported, tensors_of
 from .._backend.safetensors_file import check_outside, write_tensors
 from .._backend.tensors import float_dtype
+from .._follow import Commits
 from .._lifetime import OpenStore
 from .._load.source import Source
 from .._pytree.records import PathLike
@@ -24,7 +26,7 @@ from .._runtime.service import NotCopied
 from .._runtime.threads import Thread
 from ..errors import Error, InvalidArgumentError, StepNotFoundError
 
-_LOOK_SECONDS = 0.1  # from one look at the store to the next
+_AGAIN_SECONDS = 1.0  # after a look at the store that failed
 _IN_FOLDER: Final = "model.safetensors"  # the name that servers look for in a model's directory
 
 
@@ -57,13 +59,14 @@ class SafetensorsView(NotCopied):
 
     def __init__(self, store: OpenStore, form: _Form) -> None:
         self._form = form
-        # A store of its own: the thread keeps nobody from closing the other one.
+        # The thread has its own store, so that dropping the other one closes that.
         self._store = type(store)._open_alone(store.path, read_only=True)
         self._shown: _Shown | None = None
         self._step: int | None = None
         self._changed = threading.Condition()
         self._stopping = self._ended = False
         try:
+            self._commits = Commits(self._store)
             self._thread = Thread("stepwell-view", self._run)
         except BaseException:
             self._store.close()
@@ -110,7 +113,7 @@ class SafetensorsView(NotCopied):
         self._store._check_fork()
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+        self._commits.wake()
         self._thread.join()
         self._store.close()
 
@@ -142,18 +145,17 @@ class SafetensorsView(NotCopied):
         said = ""
         try:
             while not self._store._closed:
-                is_last = self._stopping
+                is_last, failed = self._stopping, ""
                 try:
                     self._update()
                 except (Error, OSError) as error:  # the store cannot be looked at now
-                    if str(error) != said and not self._store._closed:
+                    failed = str(error)
+                    if failed != said and not self._store._closed:
                         service.logger.error("%s: %s", self.path, error)
-                    said = str(error)
+                    said = failed
                 if is_last:
                     return
-                with self._changed:
-                    if not self._stopping:
-                        self._changed.wait(_LOOK_SECONDS)
+                self._commits.wait(_AGAIN_SECONDS if failed else math.inf)
         finally:
             with self._changed:
                 self._ended = True

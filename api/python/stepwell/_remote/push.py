@@ -13,6 +13,7 @@ from .._backend.export_options import ExportRequest, Layout, Leaves, OnUnsupport
 from .._lifetime import OpenStore
 from .._runtime import durable
 from .._runtime.arguments import IfExists, Progress, if_exists_of
+from .._runtime.files import is_inside
 from .._runtime.progress import progress_of
 from ..errors import CorruptionError, InvalidArgumentError
 from . import push_manifest
@@ -141,7 +142,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     source = self._source(step)
     number = source.step
     local = local_path(dest)
-    if local and f"{os.path.realpath(local)}/".startswith(f"{os.path.realpath(self.path)}/"):
+    if local and is_inside(local, self.path):
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
     if layout == "stepwell":
         if leaves is not None or unnamed_default or on_unsupported != "error":

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, SupportsIndex
 
-from .._follow import Follower
+from .._follow import Commit, Follower, newest_commit
 from .._lifetime import OpenStore
 from .._runtime import service
 from .._runtime.arguments import count_of, seconds_of
@@ -35,6 +35,8 @@ class PushFollower:
         self._verify, self._keep = verify, keep
         self._changed = threading.Condition()
         self._here: list[int] = []  # steps that this has pushed, in that order
+        self._last: Commit | None = None  # the newest step when the last push that ended began
+        self._pushes = 0  # that ended well
         self._error: Error | None = None
         self._closing = self._ended = False
         self._follower = Follower(store, None, None)
@@ -52,16 +54,21 @@ class PushFollower:
         return self._error
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
-        """Waits until the place has what is the newest step now, or a newer one, at most `timeout`
-        seconds. Returns whether it has. A push that fails ends no wait: it is tried again."""
+        """Waits until the place has what is the newest step now, as it is now, or a newer one; at
+        most `timeout` seconds. Returns whether it has. A push that fails ends no wait: it is tried
+        again."""
         seconds = None if timeout is None else seconds_of("timeout", timeout)
-        newest = self._store._latest_of_all()
+        self._store._pending.wait()
+        newest = newest_commit(self._store)
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._has(newest), seconds)
-            return self._has(newest)
+            # The push under way may be of an older step. The one behind it looks for the newest.
+            enough = self._pushes + 2
 
-    def _has(self, step: int | None) -> bool:
-        return step is None or (self.pushed is not None and self.pushed >= step)
+            def arrived() -> bool:
+                return newest is None or self._last == newest or self._pushes >= enough
+
+            self._changed.wait_for(lambda: self._ended or arrived(), seconds)
+            return arrived()
 
     def close(self) -> None:
         """Ends it; idempotent. A push under way is cut off, and the next one goes on with what it
@@ -83,16 +90,14 @@ class PushFollower:
     # ---- on its thread ----
 
     def _run(self) -> None:
-        pause = _PAUSE_SECONDS
         try:
-            for step in self._follower:
-                while not self._push(step):
+            for _ in self._follower:
+                pause = _PAUSE_SECONDS
+                while not self._push():
                     with self._changed:
                         if self._changed.wait_for(lambda: self._closing, pause):
                             return
                     pause = min(2 * pause, _PAUSE_MAX_SECONDS)
-                    step = self._newest() or step
-                pause = _PAUSE_SECONDS
         except Error as error:  # of the store, so that there is nothing to follow any more
             self._failed(error)
         finally:
@@ -100,31 +105,27 @@ class PushFollower:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _newest(self) -> int | None:
+    def _push(self) -> bool:
+        """Pushes the newest step. Returns false if that is to be tried again."""
         try:
-            return self._store._backend.newest()
-        except Error:
-            return None  # the push of the step before says what is wrong
-
-    def _push(self, step: int) -> bool:
-        """Pushes a step. Returns false if that is to be tried again."""
-        try:
+            newest = newest_commit(self._store)
+            if newest is None:
+                return True
+            step = newest.step
             push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
                  verify=self._verify, progress=self._go_on, **self._place)
+            with self._changed:
+                self._here = [each for each in self._here if each != step] + [step]
+            self._retire(step)
         except StepNotFoundError:
             return True  # it has gone, and the follower gives another one
         except Error as error:
             self._failed(error)
             return self._closing
         with self._changed:
-            self._here = [each for each in self._here if each != step] + [step]
-            self._error = None
+            self._last, self._error = newest, None
+            self._pushes += 1
             self._changed.notify_all()
-        try:
-            self._retire(step)
-        except Error as error:
-            self._failed(error)
-            return self._closing
         return True
 
     def _go_on(self, done: int, total: int) -> None:

@@ -33,6 +33,17 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
     return os.path.abspath(name)
 
 
+def engine_path(path: str | os.PathLike[str]) -> str:
+    """A path as the engine takes it: what its bytes are in UTF-8."""
+    return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Returns true for a folder itself and for what is below it, whatever links lead there."""
+    root = os.path.realpath(folder)
+    return os.path.commonpath([root, os.path.realpath(path)]) == root
+
+
 def read_small(path: str, bytes_max: int, *, follow: bool = True) -> bytes | None:
     """A regular file's bytes; None where there is none, or something else has the name: nothing
     waits for the other end of a FIFO. CorruptionError for a longer file, OSError.

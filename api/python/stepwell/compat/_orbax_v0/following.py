@@ -14,6 +14,7 @@ from typing import Any
 from orbax.checkpoint import checkpoint_utils, path
 
 from ..._interop.orbax_view import pin_view
+from ..._runtime.files import engine_path
 from ..._stepwell import Watch
 from ...errors import Error, StepNotFoundError
 
@@ -29,7 +30,7 @@ class _Changes:
         """For at most `seconds`, which is how long it takes where the kernel tells of no change."""
         if self._watch is None or self._watch.why_not:
             with contextlib.suppress(Error):  # the directory is not there
-                self._watch = Watch(os.fsencode(self._directory).decode("utf-8", "surrogateescape"))
+                self._watch = Watch(engine_path(self._directory))
                 if not self._watch.why_not:
                     return  # the changes before it are not told
         if self._watch is None:
