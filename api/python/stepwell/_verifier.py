@@ -9,6 +9,7 @@ import time
 from ._backend.backend import Backend
 from ._runtime import service
 from ._runtime.stats import StepSummary, VerificationStats
+from ._runtime.threads import Thread
 from ._text import counted
 from .errors import Error, StepNotFoundError
 
@@ -25,14 +26,15 @@ class Verifier:
         self._path = path
         self._ended = threading.Event()
         self._free_at = 0.0  # on the monotonic clock: when more may be read
+        self._look_at = 0.0  # on the same clock: when to look for new steps
+        self._todo: list[StepSummary] = []  # that are not verified, as of the last look; ascending
         self._verified: dict[int, int] = {}  # steps, and which commit of each
         self._lock = threading.Lock()
         self._stats = VerificationStats(running=True, steps=0, bytes=0, damaged=[])
         self._begin()
 
     def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="stepwell-verify", daemon=True)
-        self._thread.start()
+        self._thread = Thread("stepwell-verify", self._run)
 
     def go_on(self, bytes_per_second: float) -> None:
         """Takes another rate, and begins again if it was stopped."""
@@ -68,8 +70,15 @@ class Verifier:
             self._ended.wait(_LOOK_S)
 
     def _next(self) -> StepSummary | None:
-        return max((each for each in self._backend.steps()
-                    if self._verified.get(each.step) != each.commit), default=None)
+        """A look at all steps is not free: there is one a second at most, or when none is left."""
+        if not self._todo or time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            steps = self._backend.steps()
+            commits = {each.step: each.commit for each in steps}
+            self._verified = {step: commit for step, commit in self._verified.items()
+                              if commits.get(step) == commit}
+            self._todo = [each for each in steps if each.step not in self._verified]
+        return self._todo.pop() if self._todo else None
 
     def _verify(self, step: StepSummary) -> None:
         read = 0
