@@ -114,7 +114,7 @@ def verify(self: OpenStore, step: SupportsIndex | None = None, *, against: Any =
         (`stepwell.digest`). A step with damage is not compared. With local disks all processes
         call this together.
 
-    Raises StepNotFoundError, and UnsupportedLeafError for leaves of the tree that are no data.
+    Raises StepNotFoundError. UnsupportedLeafError names leaves of the tree that cannot be saved.
     """
     self._check()
     if against is _NO_TREE:
@@ -185,7 +185,7 @@ def _differing(source: Source, leaves: dict[int, tuple[str, TreeLeaf]]) -> dict[
     for part, raw in _read(source, [*leaves]):
         leaf = leaves[part.number][1]
         if part.axes is None:
-            values += [part.number] if raw != leaf.data else []
+            values += [part.number] if raw != leaf.row.data else []
             continue
         if part.number != number:  # each leaf is brought to the host once, and one at a time
             array, number = leaf.array(), part.number

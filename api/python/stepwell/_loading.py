@@ -265,6 +265,9 @@ class Loading(OpenStore):
 
     def _skipped(self, loaded: _Loaded) -> dict[int, str]:
         """Steps above the loaded one, and why they were passed over."""
+        highest = self._backend.step_numbers(1)
+        if not highest or highest[0] <= loaded.step:  # as nearly always, and without a look at all
+            return loaded.damaged
         tainted = {step: why for step, why in self.tainted_steps().items() if step > loaded.step}
         return {**tainted, **loaded.damaged}
 

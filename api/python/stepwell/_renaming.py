@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,6 @@ from .errors import InvalidArgumentError
 Names = tuple[str, ...]
 Named = dict[Names, Tensor]
 
-_WILDCARD = re.compile(r"\\.|(?:(?<=/)|^)\*\*(?=/|$)|[*?]")
 NUMBER = "{}"
 MARK = "\0"  # for {} in a pattern that is filled: no name has it
 
@@ -175,10 +173,6 @@ def numbered_pattern(text: str, rule: str) -> PathPattern:
 
 def shown_text(pattern: PathPattern) -> str:
     return pattern.text.replace(MARK, NUMBER)
-
-
-def count_wildcards(text: str) -> int:
-    return sum(not found.startswith("\\") for found in _WILDCARD.findall(text))
 
 
 def check_wildcards(one: PathPattern, other: PathPattern) -> None:

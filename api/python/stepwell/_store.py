@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import (_backend, _branch, _changed, _digest, _draft, _follow, _history, _stepwell,
-               _tainting, _update)
+from . import (_branch, _changed, _digest, _draft, _follow, _history, _stepwell, _tainting,
+               _update)
 from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import

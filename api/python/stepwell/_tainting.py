@@ -11,8 +11,6 @@ from ._runtime.arguments import step_number, step_numbers
 from ._text import brief
 from .errors import InvalidArgumentError, StepNotFoundError
 
-TAINT_BYTES_MAX = 1024  # the engine's
-
 
 def taint(self: OpenStore, steps: SupportsIndex | Iterable[SupportsIndex], why: str) -> None:
     """Marks one step or several as not to be resumed from: `taint(880, "loss spike")`. Durable
@@ -68,16 +66,14 @@ def rollback(self: OpenStore, to: SupportsIndex, *, taint: str | None = None) ->
 
 
 def check_reason(why: str) -> str:
-    """InvalidArgumentError for what is no reason of a taint."""
+    """Returns the reason of a taint. InvalidArgumentError unless it is a text that says something;
+    the engine bounds its length."""
     if not isinstance(why, str) or not why.strip():
         raise InvalidArgumentError(f"a taint needs a reason, a str that says why, not {brief(why)}")
     try:
-        size = len(why.encode())
+        why.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgumentError(f"the reason of a taint is no Unicode text: {error}") from None
-    if size > TAINT_BYTES_MAX:
-        raise InvalidArgumentError(f"the reason of a taint has {size:,} bytes; the limit is "
-                                   f"{TAINT_BYTES_MAX:,}: say in few words why")
+        raise InvalidArgumentError(f"a taint's reason must be Unicode text: {error}") from None
     return why
 
 

@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from ._mapping import Tensor, cut, joined, stacked, transposed, unstacked
 from ._renaming import (MARK, NUMBER, Made, Named, Names, NothingMatchesError, Rename, Rule,
                         axis_of, check_alike, check_wildcards, checked_sizes, checked_used,
-                        count_wildcards, joined_text, moved_names, numbered_pattern, pattern_of,
-                        patterns_of, rank_of, rules_of, shown_text)
+                        joined_text, moved_names, numbered_pattern, pattern_of, patterns_of,
+                        rank_of, rules_of, shown_text)
 from ._text import counted
 from .errors import InvalidArgumentError
 
@@ -122,7 +122,7 @@ class Stack(Rule):
     def __init__(self, path: str, to: str, axis: int = 0) -> None:
         before, _, after = numbered_pattern(path, "Stack").text.partition(MARK)
         self._path = pattern_of(before + "*" + after, "Stack")
-        self._place = count_wildcards(before)
+        self._place = len(pattern_of(before + MARK, "Stack").wildcards)
         self._text = before + NUMBER + after
         self._to = pattern_of(to, "Stack")
         self._axis = axis

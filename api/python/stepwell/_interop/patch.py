@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches: what changed between two steps, as a safetensors file for whoever holds the first.
+"""Patches: safetensors files that bring a holder of one step to another one.
 
 A patch has, of each tensor that changed, NAME.indices (flat, in C order, ascending) and NAME.values
 (the new elements, not differences), or NAME, the whole tensor, where that is smaller or where the

@@ -12,62 +12,65 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._stepwell import Row, ValueType
-from .._text import listed
-from ..errors import UnsupportedLeafError
 from .items import unwrapped
 from .keys import key_of
-from .sharding import transfers_allowed
-from .tree import (INDEX, INT_KEY, LITERAL, NODE, SHARDS, VALUE, Flattener, Path, TooDeepError,
-                   path_text)
+from .sharding import to_numpy, transfers_allowed
+from .tree import (INDEX, INT_KEY, JAX, LITERAL, NODE, SHARDS, VALUE, Flattener, Path,
+                   TooDeepError, path_text, unsupported)
 
 _HASHED_AT_ONCE = 32 << 20  # bytes of an array that is not in C order, which are copied
 _THREADS = 4
 
 
 class TreeLeaf(NamedTuple):
-    """A leaf of a tree in memory: an array, or the bytes of a Python value."""
+    """A leaf of a tree in memory."""
 
-    path: Path
+    row: Row
     dtype: str  # an array's, or the type of a value
     shape: tuple[int, ...] | None  # None: a value
-    data: Any
+
+    @property
+    def path(self) -> Path:
+        return self.row.path
 
     def array(self) -> np.ndarray[Any, Any]:
+        """The elements, on the host."""
+        row = self.row
         with transfers_allowed():
-            return np.asarray(self.data)
+            if row.tag == JAX:
+                return to_numpy(row.data)
+            return _assembled(row) if row.tag == SHARDS else row.data
 
 
 def tree_leaves(tree: Any, purpose: str) -> list[TreeLeaf]:
-    """The leaves of a tree that would be saved, in the tree's order. `purpose`: what is to be done
-    with them, for the UnsupportedLeafError that names all leaves that are no data."""
+    """The leaves of a tree that would be saved, in the tree's order. `purpose`: an infinitive, for
+    the UnsupportedLeafError that names all leaves that cannot be saved."""
     flat = Flattener()
     try:
         flat.walk(unwrapped(tree)[0], (), False)
     except TooDeepError as error:
         flat.bad.append((error.path, str(error)))
     if flat.bad:
-        lines = [f"{path_text(path) or 'the tree itself'}: {why}" for path, why in flat.bad]
-        head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:" + listed(lines, "paths")
-        raise UnsupportedLeafError(f"cannot {purpose} {head}",
-                                   [path_text(path) for path, _ in flat.bad])
+        raise unsupported(purpose, "the tree itself",
+                          [(path_text(path), why) for path, why in flat.bad])
+    flat.finish()
     return [_leaf_of(row) for row in flat.rows if row.tag != NODE]
 
 
 def _leaf_of(row: Row) -> TreeLeaf:
     if row.tag == VALUE:
-        return TreeLeaf(row.path, value_name(row.value_type), None, row.data)
-    array = row.data
-    if row.tag == SHARDS:
-        array = row.source if row.source is not None else _assembled(row)
-    return TreeLeaf(row.path, np.dtype(array.dtype).name, tuple(array.shape), array)
+        return TreeLeaf(row, value_name(row.value_type), None)
+    first = row.data[0] if row.tag == SHARDS else row.data
+    shape = row.shape if row.tag == SHARDS else row.data.shape
+    return TreeLeaf(row, np.dtype(first.dtype).name, tuple(shape))
 
 
 def _assembled(row: Row) -> np.ndarray[Any, Any]:
-    """An array of which there are the shards alone, as a view of a stored array gives them."""
+    shards = [shard if isinstance(shard, np.ndarray) else to_numpy(shard) for shard in row.data]
     if row.shard_shape is None:
-        return np.asarray(row.data[0])
-    out = np.empty(tuple(row.shape), row.data[0].dtype)
-    for origin, shard in zip(row.origins, row.data, strict=True):
+        return shards[0]
+    out = np.empty(tuple(row.shape), shards[0].dtype)
+    for origin, shard in zip(row.origins, shards, strict=True):
         out[tuple([slice(at, at + size)
                    for at, size in zip(origin, shard.shape, strict=True)])] = shard
     return out
@@ -128,7 +131,7 @@ def digest(tree: Any) -> str:
     with concurrent.futures.ThreadPoolExecutor(_THREADS, "stepwell-digest") as threads:
         hashes = iter(list(threads.map(lambda leaf: _hash_array(leaf.array()), large)))
     return digest_of([line_of(leaf.path, leaf.dtype, leaf.shape,
-                              hashlib.sha256(leaf.data).hexdigest() if leaf.shape is None
+                              hashlib.sha256(leaf.row.data).hexdigest() if leaf.shape is None
                               else next(hashes)) for leaf in leaves])
 
 

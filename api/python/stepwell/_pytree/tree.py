@@ -444,10 +444,16 @@ def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, F
         only_state = len(items) == 1 and name == "state"
         bad += [(name_in_items(name, path, only_state), why) for path, why in flat.bad]
     if bad:
-        lines = [f"{text or 'the state itself'!s}: {why}" for text, why in bad]
-        head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:" + listed(lines, "paths")
-        raise UnsupportedLeafError(f"cannot save {head}", [text for text, _ in bad])
+        raise unsupported("save", "the state itself", bad)
     return flats
+
+
+def unsupported(purpose: str, whole: str, bad: list[tuple[str, str]]) -> UnsupportedLeafError:
+    """An error that names leaves by their paths, and why each is not fit for the purpose. `whole`:
+    what the path "" names."""
+    lines = [f"{text or whole}: {why}" for text, why in bad]
+    head = lines[0] if len(lines) == 1 else f"{len(lines)} leaves:" + listed(lines, "paths")
+    return UnsupportedLeafError(f"cannot {purpose} {head}", [text for text, _ in bad])
 
 
 def name_in_items(item: str, path: Path, only_state: bool) -> str:
