@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell pin STORE STEP...` and `unpin`: pinned steps are kept, whatever the rules say.
+// `stepwell taint STORE STEP WHY` and `untaint STORE STEP...`: tainted steps are not resumed from.
+#include <functional>
+
 #include "api/cli/command.h"
 #include "api/cli/output.h"
 #include "api/cli/text.h"
@@ -7,35 +10,56 @@
 namespace stepwell::cli {
 namespace {
 
-struct PinArguments : StoreArguments {
+struct MarkArguments : StoreArguments {
   std::vector<std::string> steps;
+  std::string why;  // taint
 };
 
-Result<CommandResult> RunPin(const PinArguments& arguments, bool pinned, Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(arguments.store, invocation));
-  STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
-                            StepNumbers(&store, arguments.steps));
-  STEPWELL_RETURN_IF_ERROR(store.SetPinned(steps, pinned));
+// What one of the commands makes of the steps.
+struct Mark {
+  std::string key;   // in the JSON document
+  Json value;        // of it
+  std::string verb;  // in words: "pinned"
+  std::function<Status(Store*, const std::vector<uint64_t>&)> set;
+};
+
+Result<CommandResult> RunMark(const std::string& path, const std::vector<std::string>& texts,
+                              const Mark& mark, Invocation* invocation) {
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(path, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps, StepNumbers(&store, texts));
+  STEPWELL_RETURN_IF_ERROR(mark.set(&store, steps));
   STEPWELL_RETURN_IF_ERROR(store.Close());
   CommandResult outcome;
   if (invocation->json) {
-    outcome.text = JsonText({{"schema", kJsonSchema},
-                             {"store", arguments.store},
-                             {"steps", steps},
-                             {"pinned", pinned}});
+    outcome.text = JsonText(
+        {{"schema", kJsonSchema}, {"store", path}, {"steps", steps}, {mark.key, mark.value}});
     return outcome;
   }
-  for (const uint64_t step : steps) {
-    outcome.text += StrCat(pinned ? "pinned" : "unpinned", " step ", step, "\n");
-  }
+  for (const uint64_t step : steps) outcome.text += StrCat(mark.verb, " step ", step, "\n");
   return outcome;
 }
 
-void Add(CLI::App* program, Invocation* invocation, const char* name, const char* what,
-         bool pinned) {
-  auto arguments = std::make_shared<PinArguments>();
-  CLI::App* command = AddCommand(program, invocation, name, what,
-                                 [=] { return RunPin(*arguments, pinned, invocation); });
+Mark PinMark(bool pinned) {
+  return {"pinned", pinned, pinned ? "pinned" : "unpinned",
+          [pinned](Store* store, const std::vector<uint64_t>& steps) {
+            return store->SetPinned(steps, pinned);
+          }};
+}
+
+// "": takes the taints away.
+Mark TaintMark(const std::string& why) {
+  return {"taint", why.empty() ? Json() : Json(why), why.empty() ? "untainted" : "tainted",
+          [why](Store* store, const std::vector<uint64_t>& steps) {
+            return store->SetTaint(steps, why);
+          }};
+}
+
+void AddMark(CLI::App* program, Invocation* invocation, const char* name, const char* what,
+             const Mark& mark) {
+  auto arguments = std::make_shared<MarkArguments>();
+  CLI::App* command = AddCommand(program, invocation, name, what, [=] {
+    return RunMark(arguments->store, arguments->steps, mark, invocation);
+  });
   AddStore(command, &arguments->store);
   AddSteps(command, &arguments->steps);
 }
@@ -43,11 +67,32 @@ void Add(CLI::App* program, Invocation* invocation, const char* name, const char
 }  // namespace
 
 void AddPin(CLI::App* program, Invocation* invocation) {
-  Add(program, invocation, "pin", "keep steps, whatever the retention rules say", true);
+  AddMark(program, invocation, "pin", "keep steps, whatever the retention rules say",
+          PinMark(true));
 }
 
 void AddUnpin(CLI::App* program, Invocation* invocation) {
-  Add(program, invocation, "unpin", "take the pins of steps away", false);
+  AddMark(program, invocation, "unpin", "take the pins of steps away", PinMark(false));
+}
+
+void AddTaint(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<MarkArguments>();
+  CLI::App* command = AddCommand(
+      program, invocation, "taint", "mark a step as not to be resumed from",
+      [=]() -> Result<CommandResult> {
+        if (arguments->why.empty()) return InvalidArgumentError("WHY must say something");
+        return RunMark(arguments->store, {arguments->step}, TaintMark(arguments->why), invocation);
+      });
+  AddStore(command, &arguments->store);
+  command
+      ->add_option("STEP", arguments->step,
+                   "a number, a range as 100-200 (both ends too), or latest")
+      ->required();
+  command->add_option("WHY", arguments->why, "the reason, which ls and show print")->required();
+}
+
+void AddUntaint(CLI::App* program, Invocation* invocation) {
+  AddMark(program, invocation, "untaint", "take the taints of steps away", TaintMark(""));
 }
 
 }  // namespace stepwell::cli
