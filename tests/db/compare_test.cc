@@ -13,6 +13,7 @@
 #include "format/key.h"
 #include "format/piece.h"
 #include "tests/db/support/damage_support.h"
+#include "tests/db/support/opened_step.h"
 #include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
@@ -25,11 +26,7 @@ using ::testing::IsEmpty;
 
 class CompareTest : public ::testing::Test {
  protected:
-  struct Step {
-    std::shared_ptr<StepReader> reader;
-    std::vector<LeafRecord> records;
-    ComparedStep compared() const { return {reader.get(), records}; }
-  };
+  using Step = OpenedStep;
 
   void SetUp() override {
     auto store = Store::Open(dir_ / "run", {});
@@ -43,16 +40,7 @@ class CompareTest : public ::testing::Test {
     ASSERT_OK(handle->Wait());
   }
 
-  Step Read(uint64_t number) {
-    Step step;
-    auto reader = store_->Read(number);
-    EXPECT_OK(reader.status());
-    step.reader = *reader;
-    auto leaves = step.reader->Leaves("");
-    EXPECT_OK(leaves.status());
-    step.records = *std::move(leaves);
-    return step;
-  }
+  Step Read(uint64_t number) { return OpenStep(store_.get(), number); }
 
   static LeafRecord Find(const Step& step, const std::string& name) {
     return *std::ranges::find(step.records, KeyOf("state", name), &LeafRecord::key);

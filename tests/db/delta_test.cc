@@ -365,6 +365,30 @@ TEST_F(DeltaTest, AWrongBaseNeverPasses) {
   EXPECT_EQ(DecodeChunk(chunk, wrong, out).code(), StatusCode::kDataLoss);
 }
 
+// A leaf of one chunk of float32, planned against a base of this session.
+struct LeafOnBase {
+  LeafOnBase(const std::string& path, RecentChunks* recent, uint32_t logical_bytes)
+      : files(io::LocalFileSystem(), path, /*direct=*/false), task{.logical_bytes = logical_bytes} {
+    records->of_session = true;
+    chunk.logical_bytes = logical_bytes;
+    leaf.input.record.kind = format::LeafKind::kArray;
+    leaf.dtype = format::FindDType(format::DType::kFloat32);
+    leaf.base = &there;
+    leaf.base_step = &base;
+    leaf.recent = recent;
+  }
+
+  const std::shared_ptr<BaseRecords> records = std::make_shared<BaseRecords>();
+  BaseLeaf& there = records->leaves.emplace_back();
+  format::ChunkRecord& chunk = there.chunks.emplace_back();
+  SegmentFiles files;
+  const ChunkSources sources{&files};
+  SaveBase base{records, nullptr, &sources};
+  PlannedLeaf leaf;
+  const ChunkTask task;
+  std::vector<std::byte> scratch;
+};
+
 // Two contents with one hash, as a collision would have them: the base's bytes are compared.
 TEST_F(DeltaTest, ACollisionOfHashesIsNotTakenForEqualContent) {
   io::BufferPool pool(kBlockBytes, 8, 2);
@@ -374,29 +398,14 @@ TEST_F(DeltaTest, ACollisionOfHashesIsNotTakenForEqualContent) {
   const std::vector<float> other(1000, 2.0F);
   recent.Keep(format::HashOf(bytes),
               ConstBytes(reinterpret_cast<const std::byte*>(other.data()), 4000), {});
-  auto records = std::make_shared<BaseRecords>();
-  records->of_session = true;
-  BaseLeaf& there = records->leaves.emplace_back();
-  format::ChunkRecord& chunk = there.chunks.emplace_back();
-  chunk.logical_bytes = 4000;
-  chunk.stored_bytes = 100;
-  chunk.codec = format::CodecId::kDelta;
-  chunk.hash = format::HashOf(bytes);
-  chunk.bases.emplace_back().stored_bytes = 4004;
-  SegmentFiles files(io::LocalFileSystem(), path_, /*direct=*/false);
-  const ChunkSources sources(&files);
-  SaveBase base(records, nullptr, &sources);
-  PlannedLeaf leaf;
-  leaf.input.record.kind = format::LeafKind::kArray;
-  leaf.dtype = format::FindDType(format::DType::kFloat32);
-  leaf.base = &there;
-  leaf.base_step = &base;
-  leaf.recent = &recent;
-  leaf.as_delta = true;
+  LeafOnBase on(path_, &recent, 4000);
+  on.chunk.stored_bytes = 100;
+  on.chunk.codec = format::CodecId::kDelta;
+  on.chunk.hash = format::HashOf(bytes);
+  on.chunk.bases.emplace_back().stored_bytes = 4004;
+  on.leaf.as_delta = true;
   std::vector<std::byte> out(8192);
-  std::vector<std::byte> scratch;
-  const ChunkTask task{.leaf = 0, .logical_bytes = 4000};
-  const auto encoded = EncodeChunk(leaf, task, bytes, &scratch, out);
+  const auto encoded = EncodeChunk(on.leaf, on.task, bytes, &on.scratch, out);
   ASSERT_OK(encoded.status());
   EXPECT_FALSE(encoded->same);
   EXPECT_FALSE(encoded->delta);
@@ -425,30 +434,16 @@ TEST_F(DeltaTest, RecentChunksDoNotFillTheirMemory) {
 TEST_F(DeltaTest, LeavesThatAreSeldomTriedKeepNoOldContents) {
   io::BufferPool pool(kBlockBytes, 100, 2);
   RecentChunks recent(&pool);
+  LeafOnBase on(path_, &recent, kBlockBytes);
   std::vector<std::byte> data(kBlockBytes);
-  const auto records = std::make_shared<BaseRecords>();
-  records->of_session = true;
-  BaseLeaf& there = records->leaves.emplace_back();
-  format::ChunkRecord& chunk = there.chunks.emplace_back();
-  SegmentFiles files(io::LocalFileSystem(), path_, /*direct=*/false);
-  const ChunkSources sources(&files);
-  SaveBase base(records, nullptr, &sources);
-  PlannedLeaf leaf;
-  leaf.input.record.kind = format::LeafKind::kArray;
-  leaf.dtype = format::FindDType(format::DType::kFloat32);
-  leaf.base = &there;
-  leaf.base_step = &base;
-  leaf.recent = &recent;
-  std::vector<std::byte> out(data.size() + 64);
-  std::vector<std::byte> scratch;
-  const ChunkTask task{.leaf = 0, .logical_bytes = kBlockBytes};
+  std::vector<std::byte> out(kBlockBytes + 64);
   for (uint64_t step = 1; step <= 200; ++step) {
     std::memcpy(data.data(), &step, sizeof step);
-    leaf.as_delta = TriesDelta(there.dense_saves);
-    const auto encoded = EncodeChunk(leaf, task, data, &scratch, out);
+    on.leaf.as_delta = TriesDelta(on.there.dense_saves);
+    const auto encoded = EncodeChunk(on.leaf, on.task, data, &on.scratch, out);
     ASSERT_OK(encoded.status());
-    chunk.hash = encoded->hash;
-    there.dense_saves = NextDenseSaves(there.dense_saves);
+    on.chunk.hash = encoded->hash;
+    on.there.dense_saves = NextDenseSaves(on.there.dense_saves);
     EXPECT_LE(pool.in_use(), 3U) << "step " << step;
   }
 }

@@ -14,6 +14,7 @@
 #include "format/key.h"
 #include "format/piece.h"
 #include "tests/db/support/damage_support.h"
+#include "tests/db/support/opened_step.h"
 #include "tests/db/support/store_support.h"
 
 namespace stepwell::db {
@@ -32,10 +33,7 @@ const std::vector<LeafSpec> kSpecs = {{.name = "a", .shape = {kRows, kColumns}, 
 
 class UpdateTest : public ::testing::TestWithParam<bool> {
  protected:
-  struct Step {
-    std::shared_ptr<StepReader> reader;
-    std::vector<format::LeafRecord> records;
-    ComparedStep compared() const { return {reader.get(), records}; }
+  struct Step : OpenedStep {
     size_t Find(const std::string& name) const {
       return static_cast<size_t>(
           std::ranges::find(records, KeyOf("state", name), &format::LeafRecord::key) -
@@ -57,16 +55,7 @@ class UpdateTest : public ::testing::TestWithParam<bool> {
     }
   }
 
-  Step Read(uint64_t number) {
-    Step step;
-    auto reader = store_->Read(number);
-    EXPECT_OK(reader.status());
-    step.reader = *reader;
-    auto leaves = step.reader->Leaves("");
-    EXPECT_OK(leaves.status());
-    step.records = *std::move(leaves);
-    return step;
-  }
+  Step Read(uint64_t number) { return {OpenStep(store_.get(), number)}; }
 
   // All of leaf "a", in boxes of some rows each.
   static LeafMemory MemoryOf(const Step& before, const Step& after, std::vector<float>* array,

@@ -17,6 +17,7 @@ import pytest
 from equality import same
 from group_runs import machines, run
 from jax.sharding import NamedSharding, PartitionSpec
+from test_damage import flip
 
 import stepwell
 from stepwell.policy import EveryN, LatestN
@@ -308,13 +309,7 @@ def test_processes_roll_back_together(tmp_path: Path, disks: str) -> None:
 
 def damage(path: Path, step: int) -> None:
     """A step with an array of its number."""
-    marker = np.full(100, step, np.float32).tobytes()
-    for segment in (path / "segments").iterdir():
-        data = bytearray(segment.read_bytes())
-        at = data.find(marker)
-        if at >= 0:
-            data[at] ^= 1
-            segment.write_bytes(data)
+    flip(path, np.full(100, step, np.float32).tobytes())
 
 
 def save_arrays(path: Path, *steps: int) -> None:

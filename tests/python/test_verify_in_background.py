@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from group_runs import machines, run
+from test_damage import flip
 
 import stepwell
 
@@ -35,13 +36,7 @@ def verified(store: stepwell.Store, count: int) -> stepwell.VerificationStats:
 
 
 def damage(path: Path, step: int) -> None:
-    marker = np.full(100, step, np.float32).tobytes()
-    for segment in (path / "segments").iterdir():
-        data = bytearray(segment.read_bytes())
-        at = data.find(marker)
-        if at >= 0:
-            data[at] ^= 1
-            segment.write_bytes(data)
+    flip(path, np.full(100, step, np.float32).tobytes())
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
