@@ -16,9 +16,8 @@ namespace stepwell::io {
 // caller that looks at the directory after each Wait() misses nothing. One thread waits at a time.
 class DirectoryWatch {
  public:
-  // Watches one entry of the directory, or all for an empty `name`: an entry changes when it is
-  // written to, made, renamed or removed. An error: there is no such directory, or the process has
-  // no descriptor left.
+  // Watches one entry of the directory, or all for an empty `name`. Writing, making, renaming and
+  // removing an entry change it. It fails if there is no such directory, or no descriptor left.
   static Result<std::unique_ptr<DirectoryWatch>> Open(const std::string& directory,
                                                       const std::string& name);
 
@@ -28,9 +27,9 @@ class DirectoryWatch {
   // From any thread: the wait under way, or the next one, ends.
   void Wake();
 
-  // OK while changes are told. Otherwise the reason why none will be: the file system does not know
-  // of all changes (others make them on other machines), the system has no watch to give, or the
-  // directory is gone. Then Wait() only waits, and the caller looks now and then.
+  // OK while the kernel tells of changes. Otherwise the reason why it does not: other machines
+  // change the file system, the system has no watch to give, or the directory is gone. Then Wait()
+  // only waits, and the caller looks now and then.
   const Status& status() const { return status_; }
 
  private:
