@@ -91,8 +91,10 @@ Result<DiskKind> Resolve(DiskKind kind) {
 
 }  // namespace
 
-Result<std::unique_ptr<Disk>> MakePosixDisk() {
-  STEPWELL_ASSIGN_OR_RETURN(auto threads, MakeThreadPool(kThreadCount, "stepwell-io"));
+Result<std::unique_ptr<Disk>> MakePosixDisk() { return MakeBlockingDisk(kThreadCount); }
+
+Result<std::unique_ptr<Disk>> MakeBlockingDisk(size_t thread_count) {
+  STEPWELL_ASSIGN_OR_RETURN(auto threads, MakeThreadPool(thread_count, "stepwell-io"));
   return std::unique_ptr<Disk>(std::make_unique<PosixDisk>(std::move(threads)));
 }
 

@@ -27,6 +27,8 @@ Result<std::unique_ptr<Disk>> MakeUringDisk(unsigned depth);
 // Disk on a few blocking threads: where io_uring is forbidden or missing, and the reference that
 // the io_uring one is compared with. An error when the system has not even one thread to give.
 Result<std::unique_ptr<Disk>> MakePosixDisk();
+// The same on so many threads, for files whose reads wait for something else than a device.
+Result<std::unique_ptr<Disk>> MakeBlockingDisk(size_t thread_count);
 
 // The machine's own file system; a process-wide instance.
 FileSystem* LocalFileSystem();

@@ -16,6 +16,20 @@ uint64_t TotalBytes(std::span<const iovec> vectors) {
   return total;
 }
 
+// What has no descriptor reads by itself, and is only read.
+void ReadByItself(Op* op) {
+  op->transferred_bytes = 0;
+  for (const iovec& vector : op->vectors) {
+    const Result<size_t> count =
+        op->file->ReadAt(op->offset_bytes + op->transferred_bytes,
+                         {static_cast<std::byte*>(vector.iov_base), vector.iov_len});
+    op->status = count.status();
+    if (!count.ok()) return;
+    op->transferred_bytes += *count;
+    if (*count < vector.iov_len) return;
+  }
+}
+
 }  // namespace
 
 Transfer::Transfer(Op* op) : op_(op), total_bytes_(TotalBytes(op->vectors)) {}
@@ -119,6 +133,7 @@ void Transfer::Continue(uint64_t done_bytes) {
 
 void RunBlocking(Op* op) {
   const int descriptor = op->file->descriptor();
+  if (descriptor < 0 && op->kind == Op::Kind::kRead) return ReadByItself(op);
   Transfer transfer(op);
   while (!transfer.EndBeforeCall()) {
     ssize_t result = 0;

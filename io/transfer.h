@@ -43,7 +43,8 @@ class Transfer {
   std::vector<iovec> rest_;  // the rest of op_->vectors, once some of it is done
 };
 
-// Runs `op` to its end with blocking system calls on `op->file->descriptor()`.
+// Runs `op` to its end with blocking system calls on `op->file->descriptor()`; a read of a file
+// that has none by File::ReadAt.
 void RunBlocking(Op* op);
 
 }  // namespace stepwell::io

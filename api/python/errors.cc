@@ -81,6 +81,24 @@ nb::object MakeException(const Status& status, bool opening) {
   return ExceptionOf(ClassName(status, opening), status);
 }
 
+Status StatusOf(const nb::python_error& error) {
+  const nb::object classes = nb::module_::import_("stepwell.errors");
+  const auto is = [&](const nb::handle& type) { return error.matches(type); };
+  StatusCode code = StatusCode::kIoError;
+  if (is(PyExc_FileNotFoundError) || is(classes.attr("StepNotFoundError"))) {
+    code = StatusCode::kNotFound;
+  } else if (is(classes.attr("CorruptionError"))) {
+    code = StatusCode::kDataLoss;
+  } else if (is(classes.attr("FormatError"))) {
+    code = StatusCode::kUnimplemented;
+  } else if (is(PyExc_PermissionError)) {
+    code = StatusCode::kPermissionDenied;
+  } else if (is(PyExc_MemoryError)) {
+    code = StatusCode::kResourceExhausted;
+  }
+  return {code, std::string(nb::str(error.value()).c_str())};
+}
+
 void ThrowIfError(const Status& status, bool opening) {
   if (!status.ok()) Raise(MakeException(status, opening));
 }

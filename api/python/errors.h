@@ -16,6 +16,10 @@ namespace stepwell::python {
 // The exception object for an error, not raised; None for OK. Needs the GIL.
 nanobind::object MakeException(const Status& status, bool opening = false);
 
+// The other way round, of what a call into Python has raised: one of stepwell's errors, or of what
+// Python itself raises for files; any other is kIoError. Needs the GIL.
+Status StatusOf(const nanobind::python_error& error);
+
 // Raises the exception unless `status` is OK. `opening`: kNotFound concerns the store, not a step.
 void ThrowIfError(const Status& status, bool opening = false);
 

@@ -34,6 +34,7 @@
 #include "api/python/leaves.h"
 #include "api/python/over_time.h"
 #include "api/python/reader.h"
+#include "api/python/run.h"
 #include "api/python/transfer.h"
 #include "api/python/view.h"
 #include "api/python/watch.h"
@@ -63,6 +64,7 @@ class Core {
     ThrowIfError(store->status(), /*opening=*/true);
     store_ = std::move(*store).value();
   }
+  explicit Core(std::unique_ptr<db::Store> store) : store_(std::move(store)), pid_(getpid()) {}
 
   ~Core() {
     // In a forked child the threads, the lock and the ring are the parent's: leave them alone.
@@ -377,6 +379,14 @@ NB_MODULE(_stepwell, m) {
 
   nb::class_<sp::Core>(m, "Core")
       .def(nb::init<const std::string&, stepwell::db::StoreOptions>(), arg("path"), arg("options"))
+      .def_static(
+          "of_run",
+          [](nb::object objects, const std::string& name,
+             const stepwell::db::StoreOptions& options) {
+            return std::make_unique<sp::Core>(
+                sp::ValueOrThrow(sp::OpenRun(std::move(objects), name, options)));
+          },
+          arg("objects"), arg("name"), arg("options"))
       .def("id", &sp::Core::Id)
       .def_prop_ro("path", &sp::Core::Path)
       .def("group_status", &sp::Core::GroupStatus)

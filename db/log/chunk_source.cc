@@ -8,6 +8,7 @@
 namespace stepwell::db {
 
 Result<std::string> SegmentSource::Read(const format::StoredPayload& payload, uint32_t part) {
+  if (part == 0) files_->DropCached(payload.segment);
   STEPWELL_ASSIGN_OR_RETURN(const auto file, files_->Get(part, payload.segment));
   return ReadRange(*file, payload.offset_bytes, payload.stored_bytes);
 }

@@ -21,7 +21,7 @@ class ChunkSource {
   virtual Result<std::string> Read(const format::StoredPayload& payload, uint32_t part) = 0;
 };
 
-// The segment that the chunk's record names.
+// The segment that the chunk's record names, where it lies: it may have been read wrong before.
 class SegmentSource final : public ChunkSource {
  public:
   explicit SegmentSource(SegmentFiles* files) : files_(files) {}

@@ -104,6 +104,10 @@ std::string SegmentFiles::PathOf(uint64_t segment) const {
   return SegmentPath(store_path_, segment);
 }
 
+Result<std::unique_ptr<io::File>> SegmentFiles::Open(uint64_t segment) {
+  return file_system_->Open(PathOf(segment), {.direct = direct_});
+}
+
 Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
   Files dropped;
   const io::MutexLock lock(&mutex_);
@@ -113,12 +117,11 @@ Result<std::shared_ptr<io::File>> SegmentFiles::Get(uint64_t segment) {
     if (entry.kept == nullptr) Keep(&entry, file, &dropped);
     return file;
   }
-  const std::string path = PathOf(segment);
-  Result<std::unique_ptr<io::File>> opened = file_system_->Open(path, {.direct = direct_});
+  Result<std::unique_ptr<io::File>> opened = Open(segment);
   if (!opened.ok() && LacksResources(opened.status())) {
     ForgetAll(&dropped);
     dropped.clear();
-    opened = file_system_->Open(path, {.direct = direct_});
+    opened = Open(segment);
   }
   if (!opened.ok()) {
     files_.erase(segment);

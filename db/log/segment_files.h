@@ -42,7 +42,9 @@ class SegmentFiles {
   // With `direct`, files are opened O_DIRECT where possible (page cache untouched).
   SegmentFiles(io::FileSystem* file_system, std::string store_path, bool direct = true)
       : file_system_(file_system), store_path_(std::move(store_path)), direct_(direct) {}
-  ~SegmentFiles();
+  SegmentFiles(const SegmentFiles&) = delete;
+  SegmentFiles& operator=(const SegmentFiles&) = delete;
+  virtual ~SegmentFiles();
 
   // kNotFound (naming the file) when the segment is gone.
   Result<std::shared_ptr<io::File>> Get(uint64_t segment);
@@ -61,7 +63,11 @@ class SegmentFiles {
   void KeepNone();
   // Forgets those that were removed since: an open file keeps its space.
   void DropRemoved();
-  std::string PathOf(uint64_t segment) const;
+  // For messages.
+  virtual std::string PathOf(uint64_t segment) const;
+  // Makes the next reads of a segment those of the medium: something has read wrong bytes. No file
+  // of this machine keeps any.
+  virtual void DropCached(uint64_t segment) { (void)segment; }
 
  private:
   struct Entry {
@@ -71,6 +77,7 @@ class SegmentFiles {
   };
   using Files = std::vector<std::shared_ptr<io::File>>;  // to be closed after the lock is free
 
+  virtual Result<std::unique_ptr<io::File>> Open(uint64_t segment);
   std::shared_ptr<SegmentFiles> Part(uint32_t part) STEPWELL_EXCLUDES(mutex_);
   void Keep(Entry* entry, std::shared_ptr<io::File> file, Files* dropped) STEPWELL_REQUIRES(mutex_);
   void Forget(Entry* entry, Files* dropped) STEPWELL_REQUIRES(mutex_);

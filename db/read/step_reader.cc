@@ -105,13 +105,37 @@ Status StepNotFound(const std::string& store_path, uint64_t step,
   return NotFoundError(text);
 }
 
+Status VerifyLeaves(const format::StepRecord& step, std::span<const format::LeafRecord> leaves,
+                    const format::FramePlace& place, SegmentFiles& files, Restorer& restorer,
+                    const VerifyOptions& options, StepChecks* checks, VerifyReport* report) {
+  for (const auto& leaf : leaves) {
+    if (leaf.kind != format::LeafKind::kNode) ++report->leaves;
+    report->chunks += leaf.chunks.size();
+    for (const auto& chunk : leaf.chunks) report->bytes += chunk.all_stored_bytes();
+  }
+  const auto bad = [&](const BadChunk& chunk) {
+    // Without a record the leaf's own is damaged, or newer than this program.
+    const bool in_chunk = chunk.payload != nullptr;
+    const uint64_t segment = in_chunk ? chunk.payload->segment : place.segment;
+    const uint64_t offset = in_chunk ? chunk.payload->offset_bytes : place.offset_bytes;
+    report->problems.push_back(
+        ProblemAt(step.step, chunk.leaf, files.PathOf(segment), offset, chunk.status));
+  };
+  const auto progress = [&](uint64_t done) {
+    return !options.progress ||
+           options.progress(std::min(checks->done_bytes + done, checks->total_bytes),
+                            checks->total_bytes);
+  };
+  STEPWELL_RETURN_IF_ERROR(restorer.Check(leaves, bad, progress, {.good = &checks->good}));
+  checks->done_bytes += step.stored_bytes;
+  return OkStatus();
+}
+
 Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFiles& files,
                                  Restorer& restorer, const VerifyOptions& options) {
   VerifyReport report;
-  uint64_t total = 0;
-  for (const LiveStep& step : steps) total += step.record.stored_bytes;
-  uint64_t done_before = 0;
-  GoodChunks good;
+  StepChecks checks;
+  for (const LiveStep& step : steps) checks.total_bytes += step.record.stored_bytes;
   for (const LiveStep& step : steps) {
     const uint64_t number = step.record.step;
     ++report.steps;
@@ -127,27 +151,11 @@ Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFile
     if (!leaves.ok()) {
       report.problems.push_back(ProblemAt(number, nullptr, files.PathOf(step.place.segment),
                                           step.place.offset_bytes, leaves.status()));
-      done_before += step.record.stored_bytes;
+      checks.done_bytes += step.record.stored_bytes;
       continue;
     }
-    for (const auto& leaf : *leaves) {
-      if (leaf.kind != format::LeafKind::kNode) ++report.leaves;
-      report.chunks += leaf.chunks.size();
-      for (const auto& chunk : leaf.chunks) report.bytes += chunk.all_stored_bytes();
-    }
-    const auto bad = [&](const BadChunk& chunk) {
-      // Without a record the leaf's own is damaged, or newer than this program.
-      const bool in_chunk = chunk.payload != nullptr;
-      const uint64_t segment = in_chunk ? chunk.payload->segment : step.place.segment;
-      const uint64_t offset = in_chunk ? chunk.payload->offset_bytes : step.place.offset_bytes;
-      report.problems.push_back(
-          ProblemAt(number, chunk.leaf, files.PathOf(segment), offset, chunk.status));
-    };
-    const auto progress = [&](uint64_t done) {
-      return !options.progress || options.progress(std::min(done_before + done, total), total);
-    };
-    STEPWELL_RETURN_IF_ERROR(restorer.Check(*leaves, bad, progress, {.good = &good}));
-    done_before += step.record.stored_bytes;
+    STEPWELL_RETURN_IF_ERROR(
+        VerifyLeaves(step.record, *leaves, step.place, files, restorer, options, &checks, &report));
   }
   return report;
 }

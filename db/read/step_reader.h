@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,18 @@ Status ExplainPinned(Status error);
 // "run1 has no step 5; the nearest are 4 and 8".
 Status StepNotFound(const std::string& store_path, uint64_t step,
                     const std::vector<uint64_t>& steps);
+
+// What a check of one step after the other knows.
+struct StepChecks {
+  uint64_t done_bytes = 0;   // stored bytes of the steps that are done
+  uint64_t total_bytes = 0;  // of all
+  GoodChunks good;
+};
+// Checks the payloads of a step's leaves, and adds what it has read, and what is wrong, to the
+// report. `place`: where a leaf's record is, for problems that are not in a chunk.
+Status VerifyLeaves(const format::StepRecord& step, std::span<const format::LeafRecord> leaves,
+                    const format::FramePlace& place, SegmentFiles& files, Restorer& restorer,
+                    const VerifyOptions& options, StepChecks* checks, VerifyReport* report);
 
 // Checks commit frames, record blocks and payloads of the given steps, from the log alone.
 Result<VerifyReport> VerifySteps(const std::vector<LiveStep>& steps, SegmentFiles& files,

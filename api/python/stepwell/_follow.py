@@ -42,7 +42,7 @@ class Commits:
 
     def __init__(self, store: OpenStore) -> None:
         self._path = store.path
-        self._watch = store._backend.whole("following a run").watch_commits()
+        self._watch = store._backend.watch("following a run")
         self._warned = False
 
     def wait(self, seconds: float = math.inf) -> None:

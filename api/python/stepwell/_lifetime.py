@@ -9,7 +9,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, cast, overload
 
@@ -57,11 +57,11 @@ def _default_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
     return core_at(path, options)
 
 
-def _backend(path: str, read_only: bool, make_core: MakeCore, process_timeout: float,
-             disks: Disks | None) -> Backend:
+def _backend(how: How) -> Backend:
+    path, read_only, make_core, process_timeout, disks, alone = how
     coordinator = None if read_only or disks is None else coordinator_for(path)
     if coordinator is None:
-        return OneProcess(path, make_core(path, read_only, None))
+        return alone(path, make_core(path, read_only, None))
     from ._distributed.group import SharedDisk
     from ._distributed.local_disks import LocalDisks
     from ._distributed.opening import Opening
@@ -80,6 +80,7 @@ class How(NamedTuple):
     make_core: MakeCore
     process_timeout: float
     disks: Disks | None
+    alone: Callable[[str, _stepwell.Core], Backend] = OneProcess  # what one process does with it
 
 
 class Follows(Protocol):
@@ -97,9 +98,7 @@ class OpenStore(NotCopied):
         if named or len(how) != 1 or not isinstance(how[0], How):
             raise InvalidArgumentError(
                 "a Store is what stepwell.open(path) returns: open it with that")
-        path, read_only, make_core, process_timeout, disks = how[0]
-        self.path = path
-        self.read_only = read_only
+        self.path, self.read_only = how[0].path, how[0].read_only
         self._generation = service.generation
         self._pending = Pending()
         self._loads: weakref.WeakSet[LoadHandle] = weakref.WeakSet()
@@ -107,12 +106,12 @@ class OpenStore(NotCopied):
         self._last_load = _stepwell.LoadStats()
         service.start()
         service.sync_log_level()
-        self._backend = _backend(path, read_only, make_core, process_timeout, disks)
-        self._decider = Decider(None, path)
+        self._backend = _backend(how[0])
+        self._decider = Decider(None, self.path)
         self._verifier: Verifier | None = None
         self._closed = False
         service.stores.add(self)
-        if not read_only and self._backend.leads:
+        if not self.read_only and self._backend.leads:
             self._settle()
 
     @classmethod

@@ -26,6 +26,8 @@ from ._pytree.tree import check_called
 from ._remote import pull as _pull
 from ._remote import push as _push
 from ._remote import push_following as _push_following
+from ._remote.run_open import RunReads, is_run_place, open_run
+from ._remote.transfer import without_secrets
 from ._retention import RetentionReport
 from ._root_metadata import metadata_bytes
 from ._runtime import service
@@ -54,10 +56,16 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
          metadata: Mapping[str, Any] | None = None, create: bool = True,
          delta: bool = False, statistics: bool = False,
-         on_nonfinite: Literal["ignore", "warn", "error"] = "ignore") -> Store:
+         on_nonfinite: Literal["ignore", "warn", "error"] = "ignore",
+         storage_options: Mapping[str, Any] | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist, unless `create` is False.
 
+    path: with mode "r" also a run that was pushed, by `Store.push(layout="stepwell")` or
+        `Store.push_following`: its URL ("s3://bucket/run1") or directory. It is read where it is: a
+        load fetches the ranges of objects that it needs, and `Store.follow` and `Store.update` work
+        as on a store of this machine. Nothing is kept but 32 MiB of what was read last.
+        Checkpoints of it, and pushes of its steps, are made of what `Store.pull` has copied.
     mode: "a" reads and writes, and takes the store's lock; LockedError names the process that holds
         it. "r" only reads: it creates nothing, takes no lock, and works while a writer is active.
     keep: the retention policy, e.g. `policy.LatestN(20) | policy.EveryN(1000)` of
@@ -105,6 +113,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         InvalidArgumentError, which names them, and saves nothing of it, on no process. Both imply
         `statistics`. Steps that are imported or pulled are saved in any case. Mode "a" only.
 
+    storage_options: keywords for the library that opens a URL, as in `Store.push`.
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
 
@@ -164,6 +173,17 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             "statistics and on_nonfinite say how steps are saved: they need mode='a'")
     if disks not in ("shared", "local"):
         raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
+    if mode == "r" and is_run_place(path):
+        if keep is not None or branch is not None:
+            raise InvalidArgumentError("keep and branch are for stores of this machine; "
+                                       f"{without_secrets(os.fsdecode(path))} is a pushed run")
+        run_options = _stepwell.OpenOptions()
+        run_options.read_only, run_options.threads = True, threads or 0
+        place, run = open_run(path, storage_options, run_options)
+        return Store(How(place, True, lambda *_: run, process_timeout, None, RunReads))
+    if storage_options is not None:
+        raise InvalidArgumentError("storage_options are for a pushed run, which is read: "
+                                   "mode='r' and its URL")
     root = local_path(path)
     if branch is not None:
         root = _branch.path_of(root, branch)

@@ -73,7 +73,10 @@ uint32_t DirectoryMode(uint32_t file_mode) { return file_mode | ((file_mode & 04
 Status CheckOutside(io::FileSystem* file_system, const std::string& store,
                     const std::string& destination) {
   constexpr int kLevelsMax = 1000;
-  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, file_system->Stat(store));
+  const auto found = file_system->Stat(store);
+  // A run that lies elsewhere: nothing of this machine is in it.
+  if (found.status().code() == StatusCode::kNotFound) return OkStatus();
+  STEPWELL_ASSIGN_OR_RETURN(const io::FileInfo root, found);
   const auto there = file_system->Stat(destination);
   std::string folder = there.ok() && there->is_directory ? destination : ParentOf(destination);
   io::FileInfo below;

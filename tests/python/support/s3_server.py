@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bucket of S3 in this process, as much of it as obstore asks for: objects, ranges, lists,
-uploads in parts."""
+uploads in parts; and faults in what it answers."""
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +17,16 @@ from xml.sax.saxutils import escape, unescape
 import obstore.store
 
 
+# How a GET or HEAD may be answered wrongly: with an error, as if there were nothing, by a
+# connection that ends in the middle, too late, with a bit that is not so, as before the last change
+# of the object or of the list, and with a list that lacks its end.
+FAULTS = ("500", "503", "404", "cut", "late", "flip", "old", "torn")
+
+
 class Bucket:
     """`refuse(key, part)`: whether to answer an upload with 403; `part`: its number, or 0 when it
-    is the whole object."""
+    is the whole object. `fault(key)`: one of FAULTS, for a GET or HEAD; "": none. The key of a list
+    is its prefix and "*"."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -26,12 +34,35 @@ class Bucket:
         self.uploads: dict[str, dict[int, bytes]] = {}  # that are under way
         self.received: list[tuple[str, int, int]] = []  # (key, part or 0, bytes)
         self.refuse: Callable[[str, int], bool] = lambda key, part: False
+        self.fault: Callable[[str], str] = lambda key: ""
+        self.asked: list[tuple[str, int]] = []  # GETs: (key, bytes)
+        self.old: dict[str, bytes | None] = {}  # before the last change of each object
+        self.old_keys: set[str] = set()  # before the last change of any
         self.url = ""
 
     def store(self) -> obstore.store.S3Store:
         return obstore.store.S3Store(
             "bucket", endpoint=self.url, region="x", access_key_id="x", secret_access_key="x",
             virtual_hosted_style_request=False, client_options={"allow_http": True})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For `storage_options`, with the URL s3://bucket/…; a failure is not tried again."""
+        return {"endpoint": self.url, "region": "x", "access_key_id": "x", "secret_access_key": "x",
+                "virtual_hosted_style_request": False, "allow_http": True, "timeout": "2s",
+                "retry_config": {"max_retries": 0}}
+
+    def _change(self, key: str, data: bytes | None) -> None:
+        self.old[key] = self.objects.get(key)
+        self.old_keys = set(self.objects)
+        if data is None:
+            self.objects.pop(key, None)
+        else:
+            self.objects[key] = data
+
+    def delete(self, key: str) -> None:
+        with self.lock:
+            self._change(key, None)
 
     def put(self, key: str, query: dict[str, str], body: bytes) -> bool:
         part = int(query.get("partNumber", 0))
@@ -42,7 +73,7 @@ class Bucket:
             if part:
                 self.uploads[query["uploadId"]][part] = body
             else:
-                self.objects[key] = body
+                self._change(key, body)
         return True
 
     def post(self, key: str, query: dict[str, str], body: bytes) -> str:
@@ -53,18 +84,20 @@ class Bucket:
                        "</InitiateMultipartUploadResult>"
             if "uploadId" in query:
                 parts = self.uploads.pop(query["uploadId"])
-                self.objects[key] = b"".join(parts[number] for number in sorted(parts))
+                self._change(key, b"".join(parts[number] for number in sorted(parts)))
                 return "<CompleteMultipartUploadResult><ETag>x</ETag>" \
                        "</CompleteMultipartUploadResult>"
             gone = re.findall(r"<Key>.*?</Key>", body.decode())
             for each in gone:
-                self.objects.pop(unescape(each[len("<Key>"):-len("</Key>")]), None)
+                self._change(unescape(each[len("<Key>"):-len("</Key>")]), None)
             return f"<DeleteResult><Deleted>{''.join(gone)}</Deleted></DeleteResult>"
 
-    def list(self, prefix: str) -> str:
+    def list(self, prefix: str, fault: str) -> str:
         with self.lock:
-            found = {key: len(data) for key, data in self.objects.items()
-                     if key.startswith(prefix)}
+            keys = sorted(key for key in (self.old_keys if fault == "old" else self.objects)
+                          if key.startswith(prefix))
+            found = {key: len(self.objects.get(key) or b"")
+                     for key in (keys[:len(keys) // 2] if fault == "torn" else keys)}
         contents = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>x</ETag>"
                            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
                            for key, size in sorted(found.items()))
@@ -73,6 +106,7 @@ class Bucket:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # the head and the body are sent apart
     bucket: Bucket
 
     def log_message(self, format: str, *args: object) -> None: ...
@@ -105,24 +139,47 @@ class _Handler(BaseHTTPRequestHandler):
             if "uploadId" in query:
                 self.bucket.uploads.pop(query["uploadId"], None)
             else:
-                self.bucket.objects.pop(key, None)
+                self.bucket._change(key, None)
         self._answer(204)
+
+    def _fail(self, fault: str, code: int, body: bytes, **headers: str) -> None:
+        """Answers wrongly."""
+        if fault == "late":
+            time.sleep(3)  # the client waits 2 s
+        if fault == "cut":
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body) + 1))
+            self.end_headers()
+            self.wfile.write(body[:len(body) // 2])
+            self.close_connection = True
+            return
+        if fault == "flip" and body:
+            place = len(body) // 3
+            body = body[:place] + bytes([body[place] ^ 4]) + body[place + 1:]
+        self._answer(code, body, **headers)
 
     def do_GET(self) -> None:
         key, query, _ = self._asked()
-        if "list-type" in query:
-            self._answer(200, self.bucket.list(query.get("prefix", "")).encode())
+        is_list = "list-type" in query
+        fault = self.bucket.fault(query.get("prefix", "") + "*" if is_list else key)
+        if fault in ("500", "503", "404"):
+            self._answer(int(fault))
+            return
+        if is_list:
+            self._fail(fault, 200, self.bucket.list(query.get("prefix", ""), fault).encode())
             return
         with self.bucket.lock:
-            data = self.bucket.objects.get(key)
+            data = (self.bucket.old if fault == "old" else self.bucket.objects).get(key)
         if data is None:
             self._answer(404)
         elif wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             start, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
-            self._answer(206, data[start:last + 1],
-                         **{"Content-Range": f"bytes {start}-{last}/{len(data)}"})
+            with self.bucket.lock:
+                self.bucket.asked.append((key, last + 1 - start))
+            self._fail(fault, 206, data[start:last + 1],
+                       **{"Content-Range": f"bytes {start}-{last}/{len(data)}"})
         else:
-            self._answer(200, data)
+            self._fail(fault, 200, data)
 
     do_HEAD = do_GET
 

@@ -29,6 +29,19 @@ StepOf = Callable[[SupportsIndex | None], int]
 SourceOf = Callable[[SupportsIndex | None], Source]
 
 
+class Watch(Protocol):
+    """Waits for changes of a store."""
+
+    @property
+    def why_not(self) -> str:
+        """Why changes are not told; "": they are."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Returns true if something has changed or `wake` was called; it may end early."""
+
+    def wake(self) -> None: ...
+
+
 class Backend(Protocol):
     """This process alone; many on a shared disk; or many on local disks."""
 
@@ -82,6 +95,9 @@ class Backend(Protocol):
 
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
+
+    def watch(self, what: str) -> Watch:
+        """Waits for commits. Error, about `what`, where they cannot be waited for."""
 
     def export(self, request: ExportRequest, step_of: StepOf, source_of: SourceOf,
                progress: Progress | None) -> ExportReport: ...
@@ -149,6 +165,9 @@ class CoreReads:
 
     def whole(self, what: str) -> _stepwell.Core:
         return self._core
+
+    def watch(self, what: str) -> Watch:
+        return self.whole(what).watch_commits()
 
     def _check_items(self, steps: list[int], items: list[str]) -> None:
         for step in steps if items else []:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -45,12 +45,14 @@ def write_elements(file: IO[bytes], array: np.ndarray[Any, Any]) -> None:
     file.write(array.reshape(-1).view(np.uint8).data)
 
 
-@contextmanager
+@contextlib.contextmanager
 def whole_file(path: str, store: str, replace: bool) -> Iterator[tuple[str, IO[bytes]]]:
     """A file that gets `path` when the block ends without an exception, with the permissions that
     the store at `store` gives; and a directory for more files, which go."""
     check_outside(store, path)
-    mode = stat.S_IMODE(os.stat(os.path.join(store, "STEPWELL")).st_mode)
+    mode = 0o666
+    with contextlib.suppress(FileNotFoundError):  # a run that lies elsewhere says nothing of it
+        mode = stat.S_IMODE(os.stat(os.path.join(store, "STEPWELL")).st_mode)
     with durable.Folder(path, replace=replace) as folder:
         inner = os.path.join(folder.temporary, _NAME)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

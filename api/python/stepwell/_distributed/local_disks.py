@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from .. import _stepwell
 from .._backend.backend import SourceOf, StepOf
@@ -98,10 +98,13 @@ class LocalDisks(Group):
                        ) -> _stepwell.VerifyReport | None:
         return self.writer.verify_at_pace(step, False, pace)
 
-    def whole(self, what: str) -> _stepwell.Core:
+    def whole(self, what: str) -> NoReturn:
         raise Error(f"{what} needs all parts of a step on one file system; those of "
                     f"{self._root!r} lie on disks of several machines. Export the step to a file "
                     "system that all processes see")
+
+    def watch(self, what: str) -> NoReturn:
+        self.whole(what)
 
     def compare(self, before: Source, after: Source, leaves_before: list[int],
                 leaves_after: list[int], elements: bool) -> StepDifference:

@@ -179,7 +179,7 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     """
     kept = None if keep is None else count_of("keep", keep)
     self._check()
-    self._backend.whole("following a run")
+    self._backend.whole("a push")
     with with_context("following a run"):
         url = open_object_store(dest, prefix, storage_options).url
     place = {"prefix": prefix, "storage_options": storage_options}

@@ -108,7 +108,7 @@ def _nothing() -> None:
     pass
 
 
-def _read(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes | None:
+def read_range(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes | None:
     """The bytes, fewer where the object ends before; None: it is not there."""
     size = bucket.size(key)
     if size is None:
@@ -117,20 +117,20 @@ def _read(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes | Non
         return b"".join(bucket_bytes(bucket, key, start, min(stop, size), _nothing))
     except Exception:
         if bucket.size(key) != size:  # it went, or was replaced, meanwhile
-            return _read(bucket, key, start, stop)
+            return read_range(bucket, key, start, stop)
         raise
 
 
 def read_header(bucket: ReadableStore, key: str) -> bytes | None:
     """The beginning of a list or marker, which differs from that of any other; None: it is not
     there."""
-    return _read(bucket, key, 0, _stepwell.PUSHED_HEADER_BYTES)
+    return read_range(bucket, key, 0, _stepwell.PUSHED_HEADER_BYTES)
 
 
 def read_list(bucket: ReadableStore, key: str) -> bytes | None:
     """A whole list, as it was at one time; None: it is not there."""
     while (size := bucket.size(key)) is not None:
-        data = _read(bucket, key, 0, size)
+        data = read_range(bucket, key, 0, size)
         # Another push may have replaced it while it was read, piece by piece.
         if data is not None and bucket.size(key) == size and (
                 data[:_stepwell.PUSHED_HEADER_BYTES] == read_header(bucket, key)):
@@ -143,7 +143,7 @@ def read_head(bucket: ReadableStore, key: str) -> _stepwell.PushedHead | None:
     FormatError."""
     while (header := read_header(bucket, key)) is not None:
         try:
-            data = _read(bucket, key, 0, _stepwell.pushed_head_bytes(header))
+            data = read_range(bucket, key, 0, _stepwell.pushed_head_bytes(header))
             if data is not None:
                 return _stepwell.pushed_head(data)
         except (CorruptionError, FormatError) as error:

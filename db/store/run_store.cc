@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/store/run_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "db/commit/retention_report.h"
+#include "db/log/lock.h"
+#include "db/read/step_reader.h"
+#include "io/for_each.h"
+#include "io/open_disk.h"
+
+namespace stepwell::db {
+namespace {
+
+// Reads in flight: enough to hide the latency of an object store.
+constexpr size_t kReadThreads = 16;
+// Steps whose lists are kept: those that a tree is brought from and to, and a newer one.
+constexpr size_t kListsMax = 3;
+// How often steps may be deleted while the newest one is looked up.
+constexpr int kLooksMax = 20;
+
+Status Gone(const std::string& run, uint64_t step) {
+  return NotFoundError(
+      StrCat(run, ": step ", step, " was deleted while it was being read; load another step"));
+}
+
+std::string_view HeaderOf(const std::string& list) {
+  return std::string_view(list).substr(0, format::kPushedHeaderBytes);
+}
+
+}  // namespace
+
+RunStore::Source::Source(std::shared_ptr<RunObjects> of, Environment machine)
+    : objects(std::move(of)),
+      environment(std::move(machine)),
+      files(objects),
+      restorer(&files, environment.workers.get(), environment.make_disk) {}
+
+Status RunStore::Source::Explain(const Status& error, uint64_t step,
+                                 const std::string& header) const {
+  if (!IsDamage(error) && error.code() != StatusCode::kDataLoss) return error;
+  const auto head = objects->ListHead(step);
+  if (head.status().code() == StatusCode::kNotFound) return Gone(objects->name(), step);
+  if (head.ok() && HeaderOf(*head) != header) {
+    return NotFoundError(StrCat(objects->name(), ": step ", step,
+                                " was replaced while it was being read; load it again"));
+  }
+  if (head.ok()) {
+    return error.code() == StatusCode::kNotFound ? DataLossError(error.message()) : error;
+  }
+  return DataLossError(
+      StrCat(error.message(),
+             "; or it was deleted while it was being read, which could not be looked up: ",
+             head.status().message()));
+}
+
+RunStore::RunStore(std::shared_ptr<Source> source)
+    : pid_(getpid()), source_(std::move(source)), id_(RandomId(source_->environment.random)) {}
+
+Result<std::unique_ptr<Store>> RunStore::Open(std::shared_ptr<RunObjects> objects,
+                                              const StoreOptions& options) {
+  STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
+  environment.make_disk = [] { return io::MakeBlockingDisk(kReadThreads); };
+  return std::unique_ptr<Store>(
+      new RunStore(std::make_shared<Source>(std::move(objects), environment.ForReaders())));
+}
+
+Status RunStore::ReadOnly() const {
+  return FailedPreconditionError(path() + ": a pushed run is open for reading only");
+}
+
+Status RunStore::Check() const {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const io::MutexLock lock(&mutex_);
+  return closed_ ? FailedPreconditionError(path() + ": the store is closed") : OkStatus();
+}
+
+Result<format::StepRecord> RunStore::Record(uint64_t step) const {
+  STEPWELL_ASSIGN_OR_RETURN(const std::string bytes, source_->objects->ListHead(step));
+  auto head = format::DecodePushedHead(AsBytes(bytes));
+  Status status = head.status();
+  if (head.ok() && (!head->step || head->step->step != step)) {
+    status = DataLossError("it is not the list of this step");
+  }
+  if (!status.ok()) return status.WithContext(StrCat(path(), ": the list of step ", step));
+  return *std::move(head->step);
+}
+
+Result<std::vector<format::StepRecord>> RunStore::Records(std::span<const uint64_t> steps) const {
+  std::vector<std::optional<Result<format::StepRecord>>> found(steps.size());
+  STEPWELL_ASSIGN_OR_RETURN(const auto threads,
+                            io::MakeThreadPool(std::min(kReadThreads, steps.size() + 1)));
+  io::ForEach(threads.get(), steps.size(),
+              [&](size_t i, size_t) { found[i].emplace(Record(steps[i])); });
+  std::vector<format::StepRecord> records;
+  for (auto& record : found) {
+    if (record->status().code() == StatusCode::kNotFound) continue;
+    STEPWELL_RETURN_IF_ERROR(record->status());
+    records.push_back(**std::move(record));
+  }
+  return records;
+}
+
+Result<std::vector<uint64_t>> RunStore::Numbers() {
+  STEPWELL_RETURN_IF_ERROR(Check());
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<uint64_t> steps, source_->objects->Steps());
+  std::optional<uint64_t> seen;
+  {
+    const io::MutexLock lock(&mutex_);
+    if (!steps.empty()) highest_ = std::max(highest_.value_or(0), steps.back());
+    seen = highest_;
+  }
+  // A listing may be older than one before it: no step goes away by that.
+  if (!seen || (!steps.empty() && steps.back() == *seen)) return steps;
+  const auto head = source_->objects->ListHead(*seen);
+  if (head.ok()) {
+    steps.push_back(*seen);
+    return steps;
+  }
+  if (head.status().code() != StatusCode::kNotFound) return head.status();
+  const io::MutexLock lock(&mutex_);
+  if (highest_ == seen) {
+    highest_ = steps.empty() ? std::nullopt : std::optional(steps.back());
+  }
+  return steps;
+}
+
+Result<std::vector<format::StepRecord>> RunStore::Steps() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
+  return Records(steps);
+}
+
+Result<std::vector<uint64_t>> RunStore::StepNumbers(size_t last, bool with_tainted) {
+  STEPWELL_ASSIGN_OR_RETURN(std::vector<uint64_t> steps, Numbers());
+  if (!with_tainted && last > 1) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto records, Records(steps));
+    steps.clear();
+    for (const auto& record : records) {
+      if (record.taint.empty()) steps.push_back(record.step);
+    }
+  } else if (!with_tainted) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
+    steps.clear();
+    if (newest) steps.push_back(newest->step);
+  }
+  if (steps.size() > last) steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(last));
+  return steps;
+}
+
+Result<std::vector<StepTexts>> RunStore::Texts(size_t last) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, StepNumbers(last, /*with_tainted=*/true));
+  STEPWELL_ASSIGN_OR_RETURN(auto records, Records(steps));
+  std::vector<StepTexts> texts;
+  for (format::StepRecord& record : records) {
+    texts.push_back({record.step, record.commit, std::move(record.metadata_json),
+                     std::move(record.metrics_json), OkStatus()});
+  }
+  return texts;
+}
+
+Result<std::optional<format::StepRecord>> RunStore::NewestRecord() {
+  for (int look = 0; look < kLooksMax; ++look) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
+    bool gone = false;
+    for (auto step = steps.rbegin(); step != steps.rend() && !gone; ++step) {
+      auto record = Record(*step);
+      gone = record.status().code() == StatusCode::kNotFound;
+      if (gone) continue;
+      STEPWELL_RETURN_IF_ERROR(record.status());
+      if (record->taint.empty()) return std::optional(*std::move(record));
+    }
+    if (!gone) return std::optional<format::StepRecord>();
+  }
+  return UnavailableError(path() + ": its newest steps are deleted faster than they are read");
+}
+
+Result<std::optional<uint64_t>> RunStore::Newest() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
+  return newest ? std::optional(newest->step) : std::nullopt;
+}
+
+Result<std::shared_ptr<const RunStore::ListedStep>> RunStore::List(uint64_t step) {
+  STEPWELL_ASSIGN_OR_RETURN(std::string bytes, source_->objects->ListHead(step));
+  {
+    const io::MutexLock lock(&mutex_);
+    for (const auto& each : recent_) {
+      if (each->list.step->step == step && each->header == HeaderOf(bytes)) return each;
+    }
+  }
+  auto listed = std::make_shared<ListedStep>();
+  const auto decode = [&]() -> Status {
+    STEPWELL_ASSIGN_OR_RETURN(const auto header, format::DecodePushedHeader(AsBytes(bytes)));
+    if (bytes.size() != header.size_bytes()) {
+      STEPWELL_ASSIGN_OR_RETURN(bytes, source_->objects->List(step));
+    }
+    STEPWELL_ASSIGN_OR_RETURN(listed->list, format::DecodePushedStep(AsBytes(bytes)));
+    if (listed->list.step->step != step) return DataLossError("it is not the list of this step");
+    STEPWELL_ASSIGN_OR_RETURN(listed->objects, source_->files.Number(&listed->list));
+    return OkStatus();
+  };
+  STEPWELL_RETURN_IF_ERROR(decode().WithContext(StrCat(path(), ": the list of step ", step)));
+  listed->header = HeaderOf(bytes);
+  listed->list.base_hashes = {};
+  const io::MutexLock lock(&mutex_);
+  recent_.push_back(listed);
+  if (recent_.size() > kListsMax) recent_.pop_front();
+  return std::shared_ptr<const ListedStep>(std::move(listed));
+}
+
+Result<std::shared_ptr<StepReader>> RunStore::Read(uint64_t step) {
+  STEPWELL_RETURN_IF_ERROR(Check());
+  auto found = List(step);
+  if (found.status().code() == StatusCode::kNotFound) {
+    STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
+    return StepNotFound(path(), step, steps);
+  }
+  STEPWELL_RETURN_IF_ERROR(found.status());
+  const std::shared_ptr<const ListedStep> listed = *std::move(found);
+  const std::shared_ptr<Source> source = source_;
+  const auto leaves = [listed](const format::KeyRange& range) {
+    const auto& all = listed->list.leaves;
+    const auto key = [](const format::LeafRecord& leaf) -> const std::string& { return leaf.key; };
+    const auto first = std::ranges::lower_bound(all, range.first, {}, key);
+    const auto end = range.end.empty()
+                         ? all.end()
+                         : std::ranges::lower_bound(first, all.end(), range.end, {}, key);
+    return Result<std::vector<format::LeafRecord>>(std::vector(first, end));
+  };
+  const auto explain = [listed, source, step](const Status& error) {
+    return source->Explain(error, step, listed->header);
+  };
+  return MakeStepReader(*listed->list.step, leaves, &source->restorer, path(), explain, source);
+}
+
+Result<std::shared_ptr<StepReader>> RunStore::ReadNewestNow() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
+  if (!newest) return std::shared_ptr<StepReader>();
+  return Read(newest->step);
+}
+
+Result<std::shared_ptr<const StoreSnapshot>> RunStore::Snapshot() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, Steps());
+  auto snapshot = std::make_shared<StoreSnapshot>();
+  for (const auto& record : records) snapshot->steps.push_back(BriefOf(record));
+  return std::shared_ptr<const StoreSnapshot>(std::move(snapshot));
+}
+
+Result<VerifyReport> RunStore::VerifyWith(const VerifyOptions& options, bool) {
+  std::vector<uint64_t> steps;
+  if (options.step) {
+    steps = {*options.step};
+  } else {
+    STEPWELL_ASSIGN_OR_RETURN(steps, Numbers());
+  }
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, Records(steps));
+  if (options.step && records.empty()) return Read(*options.step).status();
+  VerifyReport report;
+  StepChecks checks;
+  for (const auto& record : records) checks.total_bytes += record.stored_bytes;
+  for (const auto& record : records) {
+    const size_t known = report.problems.size();
+    auto listed = List(record.step);
+    if (!listed.ok()) {
+      const Status& status = listed.status();
+      if (status.code() == StatusCode::kNotFound) continue;  // deleted meanwhile
+      if (!IsDamage(status) && status.code() != StatusCode::kDataLoss) return status;
+      VerifyProblem& problem = report.problems.emplace_back();
+      problem.step = record.step;
+      problem.file = path();
+      problem.message = status.message();
+      continue;
+    }
+    ++report.steps;
+    STEPWELL_RETURN_IF_ERROR(VerifyLeaves(record, (*listed)->list.leaves, {}, source_->files,
+                                          source_->restorer, options, &checks, &report));
+    if (report.problems.size() == known) continue;
+    // Deleted is not damaged.
+    const Status status = source_->Explain(DataLossError(""), record.step, (*listed)->header);
+    if (status.code() != StatusCode::kNotFound) continue;
+    if (options.step) return status;
+    report.problems.resize(known);
+  }
+  return report;
+}
+
+StoreStats RunStore::Stats() {
+  StoreStats stats;
+  if (const auto steps = Numbers(); steps.ok()) stats.steps = steps->size();
+  stats.index_state = "lists";
+  return stats;
+}
+
+Result<RetentionReport> RunStore::Retention() {
+  STEPWELL_ASSIGN_OR_RETURN(const auto records, Steps());
+  std::vector<KeepCandidate> candidates;
+  for (const auto& record : records) {
+    KeepCandidate& candidate = candidates.emplace_back();
+    candidate.step = record.step;
+    candidate.time_ns = record.time_ns;
+    candidate.stored_bytes = record.stored_bytes;
+    candidate.referenced_bytes = record.referenced_bytes;
+    candidate.pinned = record.pinned;
+    candidate.tainted = !record.taint.empty();
+    candidate.is_old = true;
+  }
+  return ReportRetention({}, std::move(candidates), /*lost=*/false);
+}
+
+Result<std::map<uint64_t, std::optional<uint64_t>>> RunStore::FreesBytes(
+    std::span<const uint64_t> steps) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto there, Numbers());
+  std::map<uint64_t, std::optional<uint64_t>> frees;
+  for (const uint64_t step : steps.empty() ? std::span<const uint64_t>(there) : steps) {
+    if (!std::ranges::binary_search(there, step)) return StepNotFound(path(), step, there);
+    frees[step] = std::nullopt;
+  }
+  return frees;
+}
+
+Status RunStore::Close() {
+  STEPWELL_RETURN_IF_ERROR(CheckNotForked(pid_));
+  const io::MutexLock lock(&mutex_);
+  closed_ = true;
+  recent_.clear();
+  return OkStatus();
+}
+
+}  // namespace stepwell::db
