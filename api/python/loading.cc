@@ -154,7 +154,7 @@ nb::object ValueObject(format::ValueType type, nb::bytes data) {
     case format::ValueType::kInt: {
       const nb::str text = TextObject(bytes);
       nb::object number = bytes.size() < kIntTextMax
-                              ? nb::steal(PyLong_FromUnicodeObject(text.ptr(), 10))
+                              ? nb::steal(PyNumber_Long(text.ptr()))
                               : nb::steal(PyNumber_Long(
                                     nb::module_::import_("decimal").attr("Decimal")(text).ptr()));
       if (!number.is_valid()) nb::raise_python_error();

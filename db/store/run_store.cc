@@ -142,9 +142,9 @@ Result<std::vector<uint64_t>> RunStore::StepNumbers(size_t last, bool with_taint
       if (record.taint.empty()) steps.push_back(record.step);
     }
   } else if (!with_tainted) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
+    STEPWELL_ASSIGN_OR_RETURN(const auto newest, Newest());
     steps.clear();
-    if (newest) steps.push_back(newest->step);
+    if (newest) steps.push_back(*newest);
   }
   if (steps.size() > last) steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(last));
   return steps;
@@ -161,25 +161,27 @@ Result<std::vector<StepTexts>> RunStore::Texts(size_t last) {
   return texts;
 }
 
-Result<std::optional<format::StepRecord>> RunStore::NewestRecord() {
+Result<std::optional<uint64_t>> RunStore::NewestBy(const LookUp& look_up) {
   for (int look = 0; look < kLooksMax; ++look) {
     STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
     bool gone = false;
     for (auto step = steps.rbegin(); step != steps.rend() && !gone; ++step) {
-      auto record = Record(*step);
-      gone = record.status().code() == StatusCode::kNotFound;
+      const auto tainted = look_up(*step);
+      gone = tainted.status().code() == StatusCode::kNotFound;
       if (gone) continue;
-      STEPWELL_RETURN_IF_ERROR(record.status());
-      if (record->taint.empty()) return std::optional(*std::move(record));
+      STEPWELL_RETURN_IF_ERROR(tainted.status());
+      if (!*tainted) return std::optional(*step);
     }
-    if (!gone) return std::optional<format::StepRecord>();
+    if (!gone) return std::optional<uint64_t>();
   }
   return UnavailableError(path() + ": its newest steps are deleted faster than they are read");
 }
 
 Result<std::optional<uint64_t>> RunStore::Newest() {
-  STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
-  return newest ? std::optional(newest->step) : std::nullopt;
+  return NewestBy([this](uint64_t step) -> Result<bool> {
+    STEPWELL_ASSIGN_OR_RETURN(const auto record, Record(step));
+    return !record.taint.empty();
+  });
 }
 
 Result<std::shared_ptr<const RunStore::ListedStep>> RunStore::List(uint64_t step) {
@@ -212,33 +214,39 @@ Result<std::shared_ptr<const RunStore::ListedStep>> RunStore::List(uint64_t step
 
 Result<std::shared_ptr<StepReader>> RunStore::Read(uint64_t step) {
   STEPWELL_RETURN_IF_ERROR(Check());
-  auto found = List(step);
-  if (found.status().code() == StatusCode::kNotFound) {
+  auto listed = List(step);
+  if (listed.status().code() == StatusCode::kNotFound) {
     STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
     return StepNotFound(path(), step, steps);
   }
-  STEPWELL_RETURN_IF_ERROR(found.status());
-  const std::shared_ptr<const ListedStep> listed = *std::move(found);
-  const std::shared_ptr<Source> source = source_;
+  STEPWELL_RETURN_IF_ERROR(listed.status());
+  return ReaderOf(*std::move(listed));
+}
+
+std::shared_ptr<StepReader> RunStore::ReaderOf(std::shared_ptr<const ListedStep> listed) {
   const auto leaves = [listed](const format::KeyRange& range) {
     const auto& all = listed->list.leaves;
-    const auto key = [](const format::LeafRecord& leaf) -> const std::string& { return leaf.key; };
-    const auto first = std::ranges::lower_bound(all, range.first, {}, key);
-    const auto end = range.end.empty()
-                         ? all.end()
-                         : std::ranges::lower_bound(first, all.end(), range.end, {}, key);
+    const auto first = std::ranges::lower_bound(all, range.first, {}, &format::LeafRecord::key);
+    const auto end = range.end.empty() ? all.end()
+                                       : std::ranges::lower_bound(first, all.end(), range.end, {},
+                                                                  &format::LeafRecord::key);
     return Result<std::vector<format::LeafRecord>>(std::vector(first, end));
   };
-  const auto explain = [listed, source, step](const Status& error) {
-    return source->Explain(error, step, listed->header);
+  const auto explain = [listed, source = source_](const Status& error) {
+    return source->Explain(error, listed->list.step->step, listed->header);
   };
-  return MakeStepReader(*listed->list.step, leaves, &source->restorer, path(), explain, source);
+  return MakeStepReader(*listed->list.step, leaves, &source_->restorer, path(), explain, source_);
 }
 
 Result<std::shared_ptr<StepReader>> RunStore::ReadNewestNow() {
-  STEPWELL_ASSIGN_OR_RETURN(const auto newest, NewestRecord());
+  std::shared_ptr<const ListedStep> last;
+  STEPWELL_ASSIGN_OR_RETURN(const auto newest,
+                            NewestBy([this, &last](uint64_t step) -> Result<bool> {
+                              STEPWELL_ASSIGN_OR_RETURN(last, List(step));
+                              return !last->list.step->taint.empty();
+                            }));
   if (!newest) return std::shared_ptr<StepReader>();
-  return Read(newest->step);
+  return ReaderOf(std::move(last));
 }
 
 Result<std::shared_ptr<const StoreSnapshot>> RunStore::Snapshot() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -92,9 +93,12 @@ class RunStore final : public Store {
   // Those of `steps` that are there.
   Result<std::vector<format::StepRecord>> Records(std::span<const uint64_t> steps) const;
   Result<std::vector<uint64_t>> Numbers() STEPWELL_EXCLUDES(mutex_);
-  // The highest step that is not tainted.
-  Result<std::optional<format::StepRecord>> NewestRecord();
+  // Returns whether a step is tainted; kNotFound: it is not there.
+  using LookUp = std::function<Result<bool>(uint64_t step)>;
+  // The highest step that is not tainted, and the last one that was looked up.
+  Result<std::optional<uint64_t>> NewestBy(const LookUp& look_up);
   Result<std::shared_ptr<const ListedStep>> List(uint64_t step) STEPWELL_EXCLUDES(mutex_);
+  std::shared_ptr<StepReader> ReaderOf(std::shared_ptr<const ListedStep> listed);
   Result<std::shared_ptr<StepReader>> ReadNewestNow() override;
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -30,6 +32,7 @@ print([name for name in ("jax", "flax", "equinox", "orbax", "tensorstore") if na
 def test_without_jax_installed(run_python, path):
     status, out, err = run_python("""
 import sys
+import sysconfig
 sys.modules["jax"] = None  # importing it fails
 import numpy as np, stepwell
 with stepwell.open(sys.argv[1]) as store:
@@ -74,3 +77,20 @@ def test_types_of_the_examples_by_pyright():
         env={**os.environ, "PYTHONPATH": str(Path(stepwell.__file__).parents[1])})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 errors, 0 warnings" in result.stdout
+
+
+def test_the_module_calls_only_what_the_stable_abi_has(tmp_path: Path) -> None:
+    """Wheels for Python 3.12 and later are built for it, where such a Python is."""
+    source = tmp_path / "names.c"
+    source.write_text('#define Py_LIMITED_API 0x030B0000\n#include <Python.h>\n')
+    include = sysconfig.get_paths()["include"]
+    declared = "".join(subprocess.run(["g++", "-E", *macros, f"-I{include}", "-xc++", source],
+                                      capture_output=True, text=True, check=True).stdout
+                       for macros in ([], ["-dM"]))
+    names = set(re.findall(r"\bPy\w+", declared + (ROOT / "api/python/stable_abi.h").read_text()))
+    assert "PyNumber_Long" in names and "PyLong_FromUnicodeObject" not in names
+    called = {(name, file.name) for file in (ROOT / "api/python").glob("*.[hc]*")
+              for name in re.findall(r"\b(Py[A-Z]\w*?_\w+)\(", file.read_text())}
+    assert len(called) > 50
+    assert [call for call in sorted(called)
+            if call[0] not in names and not call[0].startswith(("PyArray_", "PyDataType_"))] == []
