@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -422,6 +423,39 @@ def test_beside_a_trainer(path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_step_that_was_saved_anew_is_not_the_one_that_was_followed(path: Path) -> None:
+    """Leaves that only the first of the two commits changed are not what the tree has."""
+    def state(w: int, v: int) -> dict[str, Any]:
+        return {"w": np.full(5000, w), "v": np.full(5000, v)}
+
+    with stepwell.open(path) as store:
+        store.save(7, state(1, 1)).result()
+        follower = store.follow()
+        held = next(follower)
+        tree = store.load(held)
+        store.save(7, state(2, 1), if_exists="replace").result()
+        with pytest.raises(stepwell.StepNotFoundError, match="step 7 was saved anew.*load a step"):
+            store.update(tree, held, 7)
+        store.save(8, state(2, 3)).result()
+        step = next(follower)
+        with pytest.raises(stepwell.StepNotFoundError, match="step 7 was saved anew"):
+            store.update(tree, held, step)
+        assert same(tree, state(1, 1))
+        assert next(store.follow(start=held)) == 8
+        tree = store.load(step)
+        store.save(9, state(2, 4)).result()
+        assert same(store.update(tree, step), state(2, 4))
+        store.rollback(8)
+        assert list(store.follow(start=step, timeout=0)) == []
+        store.save(8, state(5, 5), if_exists="replace").result()
+        assert list(store.follow(start=step, timeout=0)) == [8]
+        tree, step = store.load(8), store[8].step
+        store.save(8, state(6, 5), if_exists="replace").result()
+        with pytest.raises(stepwell.StepNotFoundError, match="step 8 was saved anew"):
+            store.update(tree, pickle.loads(pickle.dumps(step)), 8)
+        assert store.update(tree, 8, 8) is tree  # a plain int knows no better
 
 
 def test_a_step_of_several_processes(tmp_path: Path) -> None:

@@ -7,27 +7,16 @@ import math
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 from ._lifetime import OpenStore
-from ._load.source import Source
+from ._load.commit import Commit, CommittedStep, commit_of, means
 from ._runtime import service
 from ._runtime.arguments import seconds_of, step_number
 from .errors import Error, StepNotFoundError
 
 _LOOK_SECONDS = 0.1  # from one look at the store to the next where the kernel tells of no change
 _LOOK_TOLD_SECONDS = 5.0  # where it does, for changes that it may not know of
-
-
-class Commit(NamedTuple):
-    """A step as it was saved. A commit that is moved, or pinned, keeps its time."""
-
-    step: int
-    time_ns: int
-
-
-def commit_of(source: Source) -> Commit:
-    return Commit(source.step, source.reader.time_ns)
 
 
 def newest_commit(store: OpenStore) -> Commit | None:
@@ -64,14 +53,16 @@ class Follower(Iterator[int]):
     """An iterator over the newest step of a store; what `Store.follow` returns. One thread uses it
     at a time."""
 
-    def __init__(self, store: OpenStore, start: int | None, timeout: float | None) -> None:
+    def __init__(self, store: OpenStore, start: SupportsIndex | None, timeout: float | None
+                 ) -> None:
         self._store = store
         self._timeout = math.inf if timeout is None else timeout
         self._ended = False
         self._commits = Commits(store)
         store._followers.add(self)
         newest = None if start is None else newest_commit(store)
-        self._given = newest if newest is not None and newest.step == start else None
+        is_start = start is not None and newest is not None and means(start, newest)
+        self._given = newest if is_start else None
 
     def __next__(self) -> int:
         end = time.monotonic() + self._timeout
@@ -80,7 +71,7 @@ class Follower(Iterator[int]):
                 newest = newest_commit(self._store)
                 if newest is not None and newest != self._given:
                     self._given = newest
-                    return newest.step
+                    return CommittedStep(newest)
                 left = end - time.monotonic()
                 if left > 0:
                     self._commits.wait(left)
@@ -100,7 +91,7 @@ class Follower(Iterator[int]):
     @property
     def step(self) -> int | None:
         """The step that was given last, or `start` while that is the newest; None before."""
-        return None if self._given is None else self._given.step
+        return None if self._given is None else CommittedStep(self._given)
 
     @property
     def deleted(self) -> bool:
@@ -140,9 +131,12 @@ def follow(self: OpenStore, start: SupportsIndex | None = None,
     such as on a network file system, the iterator looks at the store every 100 ms, and logs a
     warning that says why. Ctrl-C ends a wait; `close`, from any thread, ends the iteration.
 
-    A step may be deleted while it is used: see `Follower.deleted`, and `pin`. Raises
-    CorruptionError where the newest step may be lost.
+    A step may be deleted while it is used: see `Follower.deleted`, and `pin`. The numbers know
+    which commit they are, so that `update(tree, since=step)` tells a step from another one that was
+    saved under its number. Raises CorruptionError where the newest step may be lost.
     """
     seconds = None if timeout is None else seconds_of("timeout", timeout)
     self._check()
-    return Follower(self, None if start is None else step_number(start), seconds)
+    if start is not None:
+        step_number(start)  # or what is wrong with it
+    return Follower(self, start, seconds)

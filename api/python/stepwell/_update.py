@@ -11,6 +11,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from . import _stepwell
 from ._lifetime import OpenStore
+from ._load.commit import commit_of, means
 from ._load.device_placement import (Box, Boxes, Slot, Target, copies_of, place, read_slots,
                                      same)
 from ._load.like import Fit, Matcher, is_abstract
@@ -45,20 +46,23 @@ def update(self: OpenStore, tree: Any, since: SupportsIndex, to: SupportsIndex |
     anything is written. Until then as much as is read, as it is stored, is kept in memory; of the
     jax arrays that changed, a copy on the host, too.
 
+    since: best a number of `follow`, or `store[step].step`, which know what commit they are. With a
+        plain int, a step that was saved anew under it is taken for the one that the tree holds.
     path: the part of the step that the tree is, a leaf or a node, as in `load`.
 
-    Raises StepNotFoundError where the step `since` is not in the store any more: load a step then.
-    InvalidArgumentError names a leaf that does not hold `since`, a NumPy array that changed and is
-    read-only or shares its memory with another leaf, and a leaf without a value: an abstract one,
-    or a jax.Array that was donated. MismatchError: the steps have other leaves, or other dtypes and
-    shapes, or the tree has. CorruptionError and PathNotFoundError as in `load`.
+    Raises StepNotFoundError where the step `since` is not in the store any more, or another one was
+    saved under its number: load a step then. InvalidArgumentError names a leaf that does not hold
+    `since`, a NumPy array that changed and is read-only or shares its memory with another leaf, and
+    a leaf without a value: an abstract one, or a jax.Array that was donated. MismatchError: the
+    steps have other leaves, or other dtypes and shapes, or the tree has. CorruptionError and
+    PathNotFoundError as in `load`.
     """
     check_called(tree, "tree")
     check_path(path)
-    numbers = step_number(since), None if to is None else step_number(to)
+    target = None if to is None else step_number(to)
     self._check()
     self._backend.whole("updating a tree")
-    before, after = _since(self, numbers[0]), self._source(numbers[1])
+    before, after = _since(self, since), self._source(target)
     if before.step == after.step:
         return tree
     read: list[LoadStats] = []
@@ -71,9 +75,12 @@ def update(self: OpenStore, tree: Any, since: SupportsIndex, to: SupportsIndex |
     return loaded
 
 
-def _since(store: OpenStore, step: int) -> Source:
+def _since(store: OpenStore, step: SupportsIndex) -> Source:
     try:
-        return store._source(step)
+        source = store._source(step_number(step))
+        if not means(step, commit_of(source)):
+            raise StepNotFoundError(f"step {source.step} was saved anew since then")
+        return source
     except StepNotFoundError as error:
         raise StepNotFoundError(f"{error}. Without it nothing tells what has changed since: load "
                                 "a step") from None

@@ -17,6 +17,7 @@ from . import _stepwell
 from ._display import END as _END
 from ._display import ROWS_MAX as _WHOLE_MAX
 from ._display import commit_time, escaped, format_bytes, html_table, treescope_dict
+from ._load.commit import CommittedStep, commit_of
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
 from ._pytree.items import write_files
@@ -345,7 +346,8 @@ class StepView(NotCopied):
 
     @property
     def step(self) -> int:
-        return self._source.step
+        """The step's number, which knows which commit it is, as those of `Store.follow`."""
+        return CommittedStep(commit_of(self._source))
 
     @property
     def metadata(self) -> Any:
