@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepwell push STORE STEP URL` and `stepwell pull URL STORE`: run by the Python package, whose
-// libraries know object stores (obstore, fsspec).
+// `stepwell push STORE STEP URL`, `stepwell push --follow STORE URL` and `stepwell pull URL STORE`:
+// run by the Python package, whose libraries know object stores (obstore, fsspec).
 #include "api/cli/command.h"
 #include "api/cli/python.h"
 #include "api/cli/text.h"
@@ -19,6 +19,8 @@ struct TransferArguments : StoreArguments {
   std::string on_unsupported = "error";
   bool unnamed_default = false;
   bool verify = false;
+  bool follow = false;
+  std::string keep;
 };
 
 void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::string>* words) {
@@ -29,6 +31,10 @@ void AddCommon(const TransferArguments& arguments, bool json, std::vector<std::s
 }
 
 Result<CommandResult> RunPush(const TransferArguments& arguments, bool json) {
+  if (arguments.follow != arguments.url.empty()) {
+    return InvalidArgumentError(arguments.follow ? "--follow takes no STEP: it pushes the newest"
+                                                 : "URL is required");
+  }
   std::vector<std::string> words = {"push"};
   AddCommon(arguments, json, &words);
   words.insert(words.end(),
@@ -36,7 +42,10 @@ Result<CommandResult> RunPush(const TransferArguments& arguments, bool json) {
   if (!arguments.leaves.empty()) words.insert(words.end(), {"--leaves", arguments.leaves});
   if (arguments.unnamed_default) words.emplace_back("--unnamed-default");
   if (arguments.verify) words.emplace_back("--verify");
-  words.insert(words.end(), {"--", arguments.store, arguments.step, arguments.url});
+  if (arguments.follow) words.emplace_back("--follow");
+  if (!arguments.keep.empty()) words.push_back("--keep=" + arguments.keep);
+  words.insert(words.end(), {"--", arguments.store, arguments.step});  // with --follow: the URL
+  if (!arguments.follow) words.push_back(arguments.url);
   return RunPython(std::move(words));
 }
 
@@ -59,8 +68,8 @@ CLI::Option* AddChoice(CLI::App* command, const char* name, std::string* value, 
       ->check(CLI::IsMember(std::move(choices)));
 }
 
-void AddUrl(CLI::App* command, std::string* url, const char* what) {
-  command->add_option("URL", *url, what)->required();
+CLI::Option* AddUrl(CLI::App* command, std::string* url, const char* what) {
+  return command->add_option("URL", *url, what);
 }
 
 void AddShared(CLI::App* command, const std::shared_ptr<TransferArguments>& arguments) {
@@ -85,7 +94,8 @@ void AddPush(CLI::App* program, Invocation* invocation) {
                  "copy a step to an object store, as an Orbax checkpoint with checksums",
                  [=] { return RunPush(*arguments, invocation->json); });
   AddStore(command, &arguments->store);
-  AddStep(command, &arguments->step)->required();
+  command->add_option("STEP", arguments->step, "a number, or latest; with --follow left out")
+      ->required();
   AddUrl(command, &arguments->url, "s3://bucket/run1/900, gs://..., az://..., or a directory");
   AddShared(command, arguments);
   AddChoice(command, "--if-exists", &arguments->if_exists, "WHAT", {"error", "replace", "skip"},
@@ -101,6 +111,18 @@ void AddPush(CLI::App* program, Invocation* invocation) {
   command->add_flag("--unnamed-default", arguments->unnamed_default,
                     "v0: call a single item \"default\", as managers without item names expect");
   command->add_flag("--verify", arguments->verify, "read everything back before it counts");
+  CLI::Option* follow = command->add_flag(
+      "--follow", arguments->follow,
+      "push the newest step to a run of steps at URL, and then each newer one, until Ctrl-C");
+  command
+      ->add_option("--keep", arguments->keep,
+                   "with --follow: how many steps the run there keeps; default: all")
+      ->type_name("N")
+      ->needs(follow);
+  for (const char* name :
+       {"--if-exists", "--layout", "--leaves", "--on-unsupported", "--unnamed-default"}) {
+    follow->excludes(command->get_option(name));
+  }
 }
 
 void AddPull(CLI::App* program, Invocation* invocation) {
@@ -109,7 +131,8 @@ void AddPull(CLI::App* program, Invocation* invocation) {
       AddCommand(program, invocation, "pull", "save a step that push copied to an object store",
                  [=] { return RunPull(*arguments, invocation->json); });
   AddUrl(command, &arguments->url,
-         "where a step was pushed, or the place above several: the highest of them");
+         "where a step was pushed, or the place above several: the highest of them")
+      ->required();
   AddStore(command, &arguments->store);
   AddShared(command, arguments);
   command

@@ -285,6 +285,8 @@ def test_bash_completion(store: pathlib.Path) -> None:
     assert bash_completes("stepwell diff run 1 2 da", directory) == ["dataset/"]
     assert bash_completes("stepwell export run 1 x --path dataset/", directory) == ["dataset/epoch"]
     assert bash_completes("stepwell cat --slice 0 run ", directory)[0] == "latest"
+    assert bash_completes("stepwell push run ", directory)[0] == "latest"
+    assert bash_completes("stepwell push --follow run ", directory) == ["run"]
     assert bash_completes("stepwell completion ", directory) == ["bash", "fish", "zsh"]
     for command in COMMANDS:
         assert options_of(command) <= set(bash_completes(f"stepwell {command} -", directory))
@@ -309,6 +311,8 @@ def test_fish_completion(store: pathlib.Path) -> None:
     assert sorted(completes("stepwell ")) == sorted(COMMANDS)
     assert "run/" in completes("stepwell ls ")
     assert {"latest", "1", "2", "10"} <= set(completes("stepwell show run "))
+    assert "latest" in completes("stepwell push run ")
+    assert "run/" in completes("stepwell push --follow run ")
     assert completes("stepwell show run 1 ") == ["dataset/", "params/"]
     assert completes("stepwell cat run 1 params/") == ["params/w"]
     assert "--slice" in completes("stepwell cat --s")

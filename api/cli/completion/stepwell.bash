@@ -48,6 +48,7 @@ _stepwell() {
   elif [[ -n $again ]]; then
     kind=${arguments[-1]}
   fi
+  [[ $kind == STEP && " ${COMP_WORDS[*]} " == *' --follow '* ]] && kind=URL # of each newest step
   local store=${places[0]/#'~/'/$HOME/} step=${places[1]:-latest}
   COMPREPLY=()
   case $kind in

@@ -62,6 +62,7 @@ function __stepwell_complete
     else if test -n "$again"
         set kind $arguments[-1]
     end
+    test "$kind" = STEP; and contains -- --follow $words; and set kind URL # of each newest step
     switch "$kind"
         case COMMAND
             stepwell --help | awk '/^$/ { on = 0 }

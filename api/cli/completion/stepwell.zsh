@@ -53,6 +53,7 @@ _stepwell() {
   elif [[ -n $again ]]; then
     kind=${arguments[-1]}
   fi
+  [[ $kind == STEP && -n ${words[(r)--follow]} ]] && kind=URL # of each newest step
   case $kind in
     COMMAND)
       commands=(${(f)"$(stepwell --help | awk '/^$/ { on = 0 }

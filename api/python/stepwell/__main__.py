@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import stepwell
 from stepwell._display import format_bytes
-from stepwell._program import cat, diff, history
+from stepwell._program import cat, diff, history, push_follow
 from stepwell._text import counted
 
 _SCHEMA = 1
@@ -100,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     patch.add_argument("--untrusted", action="store_true")
     push = commands.add_parser("push", help="copy a step to an object store")
     push.add_argument("store", metavar="STORE")
-    push.add_argument("step", metavar="STEP", help="a number, or latest")
+    push.add_argument("step", metavar="STEP", help="a number, or latest; with --follow none",
+                      nargs="?")
     push.add_argument("url", metavar="URL")
     push.add_argument("--layout", metavar="v0|v1|stepwell", choices=("v0", "v1", "stepwell"),
                       default="v1")
@@ -109,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
                       default="error")
     push.add_argument("--unnamed-default", action="store_true")
     push.add_argument("--verify", action="store_true")
+    push.add_argument("--follow", action="store_true")
+    push.add_argument("--keep", metavar="N", type=int)
     pull = commands.add_parser("pull", help="save a step that push copied to an object store")
     pull.add_argument("url", metavar="URL")
     pull.add_argument("store", metavar="STORE")
@@ -218,6 +221,11 @@ def _patch(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _push(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    if given.follow:
+        given.options = _options(given.option)
+        return push_follow.run(given)
+    if given.step is None:
+        raise stepwell.InvalidArgumentError("STEP is required")
     with _Progress("pushing") as progress, stepwell.open(given.store, mode="r") as store:
         report = store.push(
             _step(given.step), given.url, if_exists=given.if_exists, layout=given.layout,

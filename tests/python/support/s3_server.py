@@ -4,11 +4,12 @@ uploads in parts; and faults in what it answers."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -185,13 +186,28 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
+    def __init__(self, port: int, bucket: Bucket) -> None:
+        self._connections: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), type("Handler", (_Handler,), {"bucket": bucket}))
+
     def handle_error(self, request: Any, client_address: Any) -> None: ...  # the client went away
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
 
-@contextmanager
-def serving() -> Iterator[Bucket]:
-    bucket = Bucket()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"bucket": bucket}))
+    def server_close(self) -> None:
+        super().server_close()
+        for each in self._connections:  # clients keep them for their next requests
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def serving(bucket: Bucket | None = None) -> Iterator[Bucket]:
+    """Serves an empty bucket, or one that was served before, at its port."""
+    bucket = bucket or Bucket()
+    server = _Server(urlsplit(bucket.url).port or 0, bucket)
     bucket.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

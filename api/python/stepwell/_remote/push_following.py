@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, SupportsIndex
 
-from .._follow import Commit, Follower, newest_commit
+from .._follow import Follower, newest_commit
 from .._lifetime import OpenStore
+from .._load.commit import Commit
 from .._runtime import service
 from .._runtime.arguments import count_of, seconds_of
 from .._runtime.threads import Thread
@@ -18,6 +21,7 @@ from ..errors import Error, StepNotFoundError
 from .listing import pushed_steps
 from .object_store import open_object_store
 from .push import push
+from .pushed import PushReport
 from .run_delete import delete_pushed
 from .transfer import with_context
 
@@ -29,10 +33,11 @@ class PushFollower:
     """Keeps a pushed run up to date with a store, on a thread of its own; what
     `Store.push_following` returns. A context manager that closes. Thread-safe."""
 
-    def __init__(self, store: OpenStore, dest: Any, place: dict[str, Any], url: str, verify: bool,
-                 keep: int | None) -> None:
+    def __init__(self, store: OpenStore, dest: Any, place: dict[str, Any], url: str,
+                 options: dict[str, Any], keep: int | None,
+                 on_push: Callable[[PushReport], object] | None) -> None:
         self._store, self._dest, self._place, self._url = store, dest, place, url
-        self._verify, self._keep = verify, keep
+        self._options, self._keep, self._on_push = options, keep, on_push  # options: of `push`
         self._changed = threading.Condition()
         self._here: list[int] = []  # steps that this has pushed, in that order
         self._last: Commit | None = None  # the newest step when the last push that ended began
@@ -52,6 +57,12 @@ class PushFollower:
     def error(self) -> Error | None:
         """Why the last push failed; None: it did not, or there was none yet."""
         return self._error
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more is pushed: it was closed, or the store cannot be followed any
+        more, as `error` says."""
+        return self._ended
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Waits until the place has what is the newest step now, as it is now, or a newer one; at
@@ -74,6 +85,8 @@ class PushFollower:
         """Ends it; idempotent. A push under way is cut off, and the next one goes on with what it
         has sent. Call `wait` first for a step that is to arrive."""
         with self._changed:
+            if self._closing:
+                return
             self._closing = True
             self._changed.notify_all()
         self._follower.close()
@@ -112,8 +125,8 @@ class PushFollower:
             if newest is None:
                 return True
             step = newest.step
-            push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
-                 verify=self._verify, progress=self._go_on, **self._place)
+            report = push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
+                          progress=self._go_on, **self._place, **self._options)
             with self._changed:
                 self._here = [each for each in self._here if each != step] + [step]
             self._retire(step)
@@ -126,6 +139,8 @@ class PushFollower:
             self._last, self._error = newest, None
             self._pushes += 1
             self._changed.notify_all()
+        if self._on_push is not None:
+            service.call_back(functools.partial(self._on_push, report))
         return True
 
     def _go_on(self, done: int, total: int) -> None:
@@ -153,7 +168,9 @@ class PushFollower:
 
 def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
                    storage_options: Mapping[str, Any] | None = None, verify: bool = False,
-                   keep: SupportsIndex | None = None) -> PushFollower:
+                   keep: SupportsIndex | None = None,
+                   work_dir: str | os.PathLike[str] | None = None,
+                   on_push: Callable[[PushReport], object] | None = None) -> PushFollower:
     """Keeps a run at another place up to date with this store, in the background: the newest step
     is pushed as `push(layout="stepwell")` pushes it, so that only what the steps there lack is
     sent, and then again whenever there is a newer one. Steps that come while a push is under way
@@ -168,11 +185,14 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     wrong. It ends with `PushFollower.close`, and when the store is closed. When the store goes
     back, because the newest steps were deleted, those that this had pushed are deleted there, too.
 
-    dest, prefix, storage_options, verify: as in `push`; the place is empty, or a run.
+    dest, prefix, storage_options, verify, work_dir: as in `push`; the place is empty, or a run.
     keep: how many steps the place keeps; the lower ones are deleted there after each push, also
         those of other stores. None: all.
+    on_push: called with the PushReport of each push that ended well, on the thread of callbacks, as
+        `SaveHandle.on_complete` calls.
 
-    With several processes one of them calls this; not with local disks.
+    `stepwell push --follow RUN DEST` does it in a process of its own, beside the training. Of
+    several processes that train together one calls this; not with local disks.
 
     Raises InvalidArgumentError, and Error where no library knows the place. What is wrong at the
     place, `PushFollower.error` says.
@@ -183,4 +203,5 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     with with_context("following a run"):
         url = open_object_store(dest, prefix, storage_options).url
     place = {"prefix": prefix, "storage_options": storage_options}
-    return PushFollower(self, dest, place, url, verify, kept)
+    options = {"verify": verify, "work_dir": work_dir}
+    return PushFollower(self, dest, place, url, options, kept, on_push)
