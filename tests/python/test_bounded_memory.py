@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests, patches and renamed exports of an array take memory for its parts, not for all of it."""
+"""Digests, patches and renamed exports of an array take memory for its parts, not for all of it;
+updates of a tree, for what changed."""
 
 from __future__ import annotations
 
@@ -31,12 +32,16 @@ def run(store, small):
     target = f"{sys.argv[1]}-{sys.argv[2]}-{path}.safetensors"
     if sys.argv[2] == "digest":
         store.digest(2, path)
+    elif sys.argv[2] == "update":
+        store.update(held[path], 1, 2, path)
     elif sys.argv[2] == "patch":
         store.export_patch(1, 2, target, item=path)
     else:
         store.export(2, target, to="safetensors", path=path, rename=[Transpose("**")])
 
 with stepwell.open(sys.argv[1], "r") as store:
+    if sys.argv[2] == "update":
+        held = {path: store.load(1, path) for path in ("small", "large")}
     run(store, True)
     with open("/proc/self/clear_refs", "w") as peaks:
         peaks.write("5")  # the peak is what it is now
@@ -48,20 +53,22 @@ with stepwell.open(sys.argv[1], "r") as store:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps with an array of 128 MiB, and a small one."""
-    path = tmp_path_factory.mktemp("saved") / "run"
-    large = np.random.default_rng(0).integers(0, 60000, (512, MIB // 8), dtype=np.uint16)
-    with stepwell.open(path) as store:
-        for step in (1, 2):
-            store.save(step, {"large": {"w": large}, "small": {"w": large[:2, :1000] + step}})
-            store.wait()
-            large[::7, ::97] += 1
+    """Two steps with an array of 128 MiB, and a small one; in `delta`, as differences."""
+    path = tmp_path_factory.mktemp("saved")
+    for name in ("run", "delta"):
+        large = np.random.default_rng(0).integers(0, 60000, (512, MIB // 8), dtype=np.uint16)
+        with stepwell.open(path / name, delta=name == "delta") as store:
+            for step in (1, 2):
+                store.save(step, {"large": {"w": large}, "small": {"w": large[:2, :1000] + step}})
+                store.wait()
+                large[::7, ::97] += 1
     return path
 
 
-@pytest.mark.parametrize("job", ["digest", "patch", "export"])
+@pytest.mark.parametrize("job", ["digest", "patch", "export", "update"])
 def test_parts_are_all_that_is_in_memory(saved: Path, job: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, saved, job], capture_output=True,
+    path = saved / ("delta" if job == "update" else "run")
+    done = subprocess.run([sys.executable, "-c", SCRIPT, path, job], capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 80 * MIB
+    assert int(done.stdout) < (64 if job == "update" else 80) * MIB
