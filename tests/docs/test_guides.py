@@ -56,7 +56,7 @@ def test_a_block_that_fails_is_caught(block: str, tmp_path: pathlib.Path) -> Non
 
 def test_guides_that_run() -> None:
     assert {guide.stem for guide in RUN} == {
-        "README", "index", "first-steps", "cookbook", "many-processes", "orbax",
+        "README", "index", "first-steps", "cookbook", "followers", "many-processes", "orbax",
         "moving-from-orbax", "moving-from-flax", "moving-from-equinox", "cpp", "command-line",
         "operations"}
 
