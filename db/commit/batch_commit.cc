@@ -14,7 +14,6 @@ namespace stepwell::db {
 using format::FrameKind;
 using format::FramePlace;
 using format::LeafRecord;
-using LiveStepPtr = std::shared_ptr<const LiveStep>;
 
 Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   STEPWELL_RETURN_IF_ERROR(CheckFinite(*options_, *job));
@@ -85,7 +84,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
 }
 
 Status BatchBuilder::AddRewrite(const SaveJob& job, BatchEntry* entry) {
-  LiveStepPtr old = FindAsOf(job.record.step);
+  std::shared_ptr<const LiveStep> old = FindAsOf(job.record.step);
   if (old == nullptr || old->record.commit != job.rewritten->record.commit) {
     return AbortedError(StrCat("step ", job.record.step, " was changed or deleted meanwhile"));
   }

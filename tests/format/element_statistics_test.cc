@@ -126,7 +126,7 @@ TEST(ElementStatisticsTest, EveryTypeAgreesWithAPlainLoop) {
   Prng prng(11);
   for (const DTypeInfo& dtype : AllDTypes()) {
     SCOPED_TRACE(dtype.name);
-    for (const size_t count : {0, 1, 2, 7, 8, 31, 33, 2047, 2048, 2049, 5000}) {
+    for (const size_t count : {0U, 1U, 2U, 7U, 8U, 31U, 33U, 2047U, 2048U, 2049U, 5000U}) {
       SCOPED_TRACE(count);
       for (const Mix mix : {Mix::kAnyBits, Mix::kFinite, Mix::kRarelyNot, Mix::kNone}) {
         ExpectPlain(dtype, RandomElements(dtype, count, mix, &prng));
@@ -285,7 +285,7 @@ TEST(ElementStatisticsTest, MergingIsAsIfTakenAtOnce) {
   Prng prng(13);
   const DTypeInfo& dtype = *FindDType(DType::kBFloat16);
   const Bytes all = RandomElements(dtype, 3000, Mix::kAnyBits, &prng);
-  for (const size_t cut : {size_t{0}, size_t{1}, size_t{1500}, size_t{3000}}) {
+  for (const ptrdiff_t cut : {0, 1, 1500, 3000}) {
     LeafStatistics first = Of(dtype.dtype, Bytes(all.begin(), all.begin() + 2 * cut));
     first.Add(Of(dtype.dtype, Bytes(all.begin() + 2 * cut, all.end())));
     ExpectSame(first, Plain(dtype, all), ToleranceOf(dtype));
@@ -303,12 +303,12 @@ TEST(ElementStatisticsTest, MergingIsAsIfTakenAtOnce) {
 
 TEST(ElementStatisticsTest, DifferencesAreCountedByElement) {
   Prng prng(14);
-  for (const size_t item_bytes : {1, 2, 4, 8, 16}) {
+  for (const size_t item_bytes : {1U, 2U, 4U, 8U, 16U}) {
     Bytes before(item_bytes * 1001);
     for (std::byte& byte : before) byte = static_cast<std::byte>(prng.Next());
     Bytes after = before;
     EXPECT_EQ(CountDifferent(item_bytes, before, after), 0U);
-    for (const size_t element : {0, 500, 1000}) {
+    for (const size_t element : {0U, 500U, 1000U}) {
       after[element * item_bytes + prng.Next() % item_bytes] ^= std::byte{0x80};
     }
     EXPECT_EQ(CountDifferent(item_bytes, before, after), 3U) << item_bytes;

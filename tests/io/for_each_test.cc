@@ -15,7 +15,7 @@ namespace {
 TEST(ForEachTest, EachIndexOnceOnSeveralThreads) {
   const std::unique_ptr<Executor> pool = *MakeThreadPool(3);
   ASSERT_EQ(ThreadsOfForEach(*pool), 4U);
-  for (const size_t count : {0, 1, 2, 1000}) {
+  for (const size_t count : {0U, 1U, 2U, 1000U}) {
     std::vector<std::atomic<int>> calls(count);
     std::array<std::atomic<int>, 4> on_thread{};
     ForEach(pool.get(), count, [&](size_t i, size_t thread) {
