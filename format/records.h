@@ -225,6 +225,7 @@ struct StepRecord {
   int64_t time_ns = 0;        // wall time of the commit, since the epoch
   bool pinned = false;        // kept whatever retention says
   std::string taint;          // why it is not to be resumed from; "": it may be
+  bool verified = false;      // the last verification of this commit found it whole
   std::string metadata_json;  // user metadata; "" = none
   std::string metrics_json;
   std::vector<ItemRecord> items;
@@ -341,6 +342,7 @@ struct MetaChange {
   uint64_t commit = 0;                    // the live commit that is changed
   std::optional<bool> pinned = {};        // its new pin
   std::optional<std::string> taint = {};  // its new taint; "": none
+  std::optional<bool> verified = {};      // what verification has found
 
   bool operator==(const MetaChange&) const = default;
 };

@@ -433,6 +433,8 @@ std::string EncodeMeta(const Meta& meta) {
       const auto& taint = meta.changes[i].taint;
       changes[i].setSetTaint(taint.has_value());
       if (taint && !taint->empty()) changes[i].setTaint(internal::ToText(*taint));
+      changes[i].setSetVerified(meta.changes[i].verified.has_value());
+      changes[i].setVerified(meta.changes[i].verified.value_or(false));
     }
   });
 }
@@ -444,6 +446,7 @@ Result<Meta> DecodeMeta(ConstBytes bytes) {
                out->commit = change.getCommit();
                if (change.getSetPinned()) out->pinned = change.getPinned();
                if (change.getSetTaint()) out->taint = internal::FromText(change.getTaint());
+               if (change.getSetVerified()) out->verified = change.getVerified();
              });
   });
 }

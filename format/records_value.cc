@@ -318,6 +318,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setTimeNs(record.time_ns);
   out.setPinned(record.pinned);
   if (!record.taint.empty()) out.setTaint(ToText(record.taint));
+  out.setVerified(record.verified);
   if (!record.metadata_json.empty()) out.setMetadataJson(ToText(record.metadata_json));
   if (!record.metrics_json.empty()) out.setMetricsJson(ToText(record.metrics_json));
   if (!record.items.empty()) {
@@ -359,6 +360,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->time_ns = in.getTimeNs();
   record->pinned = in.getPinned();
   record->taint = FromText(in.getTaint());
+  record->verified = in.getVerified();
   record->metadata_json = FromText(in.getMetadataJson());
   record->metrics_json = FromText(in.getMetricsJson());
   ReadList(in.getItems(), &record->items, [](schema::Item::Reader item, ItemRecord* out) {
@@ -413,6 +415,7 @@ bool ApplyChange(const MetaChange& change, StepRecord* record) {
   };
   set(change.pinned, &record->pinned);
   set(change.taint, &record->taint);
+  set(change.verified, &record->verified);
   return differs;
 }
 

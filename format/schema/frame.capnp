@@ -104,6 +104,8 @@ struct Meta {
     setPinned @2 :Bool;
     setTaint @3 :Bool;
     taint @4 :Text;       # its new taint, if `setTaint`; empty: none
+    setVerified @5 :Bool;
+    verified @6 :Bool;    # whether verification found it whole, if `setVerified`
   }
 }
 

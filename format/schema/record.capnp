@@ -110,6 +110,7 @@ struct Step {
   referencedBytes @13 :UInt64;  # of storedBytes: payloads that earlier commits wrote
   taint @14 :Text;           # why it is not to be resumed from, as of this frame or catalog;
                              # empty: it may be
+  verified @15 :Bool;        # verification found it whole, as of this frame or catalog
 }
 
 struct Extent {

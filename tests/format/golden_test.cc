@@ -71,6 +71,11 @@ TEST(GoldenTest, FramePayloadsDecode) {
                 "commit_taint");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_taint"))), ExampleTaintedCatalog(),
                 "catalog_taint");
+  ExpectDecodes(DecodeMeta(AsBytes(read("meta_verified"))), ExampleVerifiedMeta(), "meta_verified");
+  ExpectDecodes(DecodeCommit(AsBytes(read("commit_verified"))), ExampleVerifiedCommit(),
+                "commit_verified");
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_verified"))), ExampleVerifiedCatalog(),
+                "catalog_verified");
   ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
   ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
   ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");

@@ -25,6 +25,7 @@ StepRecord RandomStep(Prng& prng) {
   step.time_ns = static_cast<int64_t>(prng.Next());
   step.pinned = prng.Below(2) == 0;
   step.taint = RandomText(prng);
+  step.verified = prng.Below(2) == 0;
   step.metadata_json = RandomText(prng);
   step.metrics_json = RandomText(prng);
   for (uint64_t i = prng.Below(4); i > 0; --i) {

@@ -276,6 +276,24 @@ Meta ExampleTaintMeta() {
   return {{{11, std::nullopt, "loss spike"}, {12, std::nullopt, ""}, {13, true, "both"}}};
 }
 
+Commit ExampleVerifiedCommit() {
+  Commit commit = ExampleTaintedCommit();
+  commit.step.verified = true;
+  return commit;
+}
+
+Catalog ExampleVerifiedCatalog() {
+  Catalog catalog = ExampleTaintedCatalog();
+  catalog.live[0].step.verified = true;
+  return catalog;
+}
+
+Meta ExampleVerifiedMeta() {
+  return {{{.commit = 11, .verified = true},
+           {.commit = 12, .verified = false},
+           {.commit = 13, .pinned = true, .taint = "all", .verified = true}}};
+}
+
 Meta ExampleMeta() { return {{{11, true}, {12, false}, {13, std::nullopt}}}; }
 
 Footer ExampleFooter() {
@@ -438,6 +456,9 @@ std::vector<Golden> MakeGolden() {
       {"catalog_taint", EncodeCatalog(ExampleTaintedCatalog()), true},
       {"meta_taint", EncodeMeta(ExampleTaintMeta()), true},
       {"pushed_step_taint", EncodePushedStep(ExampleTaintedPush()), true},
+      {"commit_verified", EncodeCommit(ExampleVerifiedCommit()), true},
+      {"catalog_verified", EncodeCatalog(ExampleVerifiedCatalog()), true},
+      {"meta_verified", EncodeMeta(ExampleVerifiedMeta()), true},
       {"push_marker", EncodePushMarker(ExamplePushedStep().objects), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
       {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},
