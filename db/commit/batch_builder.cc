@@ -48,7 +48,7 @@ Status BatchBuilder::Add(const std::shared_ptr<SaveJob>& job, Committer* committ
   BatchEntry entry;
   entry.job = job;
   STEPWELL_RETURN_IF_ERROR(AddJob(job.get(), &entry));
-  if (entry.change.commit == 0) {  // a decision that was taken already
+  if (entry.change.commit == 0) {  // it is so already
     batch_->repeated.push_back(job);
     return OkStatus();
   }
@@ -252,9 +252,14 @@ Status BatchBuilder::AddDelete(const SaveJob& job, BatchEntry* entry) {
 
 Status BatchBuilder::AddMeta(const SaveJob& job, BatchEntry* entry) {
   format::Meta meta;
-  for (const uint64_t step : job.steps) {
+  for (size_t i = 0; i < job.steps.size(); ++i) {
+    const uint64_t step = job.steps[i];
     const LiveStepPtr live = FindAsOf(step);
-    if (live == nullptr) return NotThere(step);
+    if (!job.commits.empty()) {
+      if (live == nullptr || live->first_commit != job.commits[i]) continue;
+    } else if (live == nullptr) {
+      return NotThere(step);
+    }
     format::MetaChange change = job.meta;
     change.commit = live->record.commit;
     // A lost frame may have changed it since: it is said again.
@@ -263,7 +268,9 @@ Status BatchBuilder::AddMeta(const SaveJob& job, BatchEntry* entry) {
     entry->change.metas.push_back({step, change});
     meta.changes.push_back(std::move(change));
   }
-  return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry);
+  if (meta.changes.empty()) return OkStatus();
+  return AddSmall(FrameKind::kMeta, format::EncodeMeta(meta), entry,
+                  /*may_drop_ballast=*/!job.meta.verified);
 }
 
 // One frame for all losses: it covers the range from the first to the last.
@@ -280,10 +287,11 @@ Status BatchBuilder::AddAccepted(BatchEntry* entry) {
   return AddSmall(FrameKind::kLoss, format::EncodeLoss(accepted), entry);
 }
 
-// A chain frame without payloads. It may use the ballast: deleting must work on a full disk.
-Status BatchBuilder::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry) {
-  STEPWELL_ASSIGN_OR_RETURN(entry->place,
-                            AppendFrame(kind, payload, 0, /*may_drop_ballast=*/true, nullptr));
+// A chain frame without payloads. It may use the ballast, since deleting must work on a full disk;
+// not for what verification found, which can be found again.
+Status BatchBuilder::AddSmall(FrameKind kind, const std::string& payload, BatchEntry* entry,
+                              bool may_drop_ballast) {
+  STEPWELL_ASSIGN_OR_RETURN(entry->place, AppendFrame(kind, payload, 0, may_drop_ballast, nullptr));
   entry->change.commit = log_->tip_commit();
   return OkStatus();
 }

@@ -42,7 +42,8 @@ class BatchBuilder {
   Status AddSave(SaveJob* job, BatchEntry* entry);
   Status AddRewrite(const SaveJob& job, BatchEntry* entry);
   Status AddDelete(const SaveJob& job, BatchEntry* entry);
-  Status AddDecision(SaveJob* job, BatchEntry* entry);  // change.commit is 0: taken already
+  // These two leave change.commit 0 if all is so already.
+  Status AddDecision(SaveJob* job, BatchEntry* entry);
   Status AddMeta(const SaveJob& job, BatchEntry* entry);
   Status AddAccepted(BatchEntry* entry);
 
@@ -53,7 +54,8 @@ class BatchBuilder {
                    const std::shared_ptr<StepTexts>& texts, BatchEntry* entry);
   Status AddCommitFrame(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
                         format::Commit* commit, BatchEntry* entry);
-  Status AddSmall(format::FrameKind kind, const std::string& payload, BatchEntry* entry);
+  Status AddSmall(format::FrameKind kind, const std::string& payload, BatchEntry* entry,
+                  bool may_drop_ballast = true);
   // `taken` (may be null) receives where the frame lies with the copies behind it.
   Result<format::FramePlace> AppendFrame(format::FrameKind kind, const std::string& payload,
                                          uint64_t step_bytes, bool may_drop_ballast,

@@ -91,6 +91,7 @@ Status BatchBuilder::AddRewrite(const SaveJob& job, BatchEntry* entry) {
   auto live = std::make_shared<LiveStep>();
   live->age_time_ns = old->age_time_ns;
   live->is_old = old->is_old;
+  live->first_commit = old->first_commit;
   live->record = job.record;
   TakeState(old->record, &live->record);
   entry->change.killed.push_back(std::move(old));
@@ -152,6 +153,7 @@ Status BatchBuilder::AddCommit(std::map<uint64_t, format::SegmentExtent> extents
   live->record.referenced_bytes = 0;
   for (const auto& [id, extent] : extents) live->record.referenced_bytes += extent.referenced_bytes;
   live->record.commit = log_->tip_commit() + 1;
+  if (live->first_commit == 0) live->first_commit = live->record.commit;
   commit.step = live->record;
   commit.step.metadata_json = texts->metadata_json;
   commit.step.metrics_json = texts->metrics_json;

@@ -43,7 +43,8 @@ struct OlderSegment {
 
 struct CommitBatch {
   std::vector<BatchEntry> entries;
-  std::vector<std::shared_ptr<SaveJob>> repeated;  // decisions an entry may have taken already
+  // Jobs with nothing to say that an entry, or an earlier batch, does not say already.
+  std::vector<std::shared_ptr<SaveJob>> repeated;
   std::vector<std::unique_ptr<BatchFrame>> frames;
   std::vector<std::unique_ptr<BatchSync>> sync_ops;
   std::set<Segment*, OlderSegment> touched;

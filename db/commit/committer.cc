@@ -27,6 +27,7 @@ std::string WhatOf(const SaveJob& job) {
     case SaveJob::Kind::kMeta:
       if (job.meta.taint)
         return StepsText(job.steps) + (job.meta.taint->empty() ? " untainted" : " tainted");
+      if (job.meta.verified) return StepsText(job.steps) + " verified";
       return StepsText(job.steps) + (*job.meta.pinned ? " pinned" : " unpinned");
     case SaveJob::Kind::kDecide:
       return StrCat("step ", job.step, job.decision.commit ? " was committed" : " was aborted");

@@ -103,6 +103,13 @@ bool Keep(const KeepRule& rule, std::span<const KeepCandidate> candidates, size_
     case Kind::kBytes:
       KeepWithinBytes(rule.count, candidates, added, keep);
       break;
+    case Kind::kLastVerified:
+      for (size_t i = count; i-- > 0;) {
+        if (!candidates[i].verified || candidates[i].tainted) continue;
+        (*keep)[i] = true;
+        break;
+      }
+      break;
     case Kind::kPinned:
       break;
   }
@@ -140,7 +147,8 @@ std::string NotKeptWarning(std::span<const KeepRule> rules, uint64_t step,
 
 Status CheckRules(std::span<const KeepRule> rules) {
   for (const KeepRule& rule : rules) {
-    const bool counts = rule.kind != Kind::kDuration && rule.kind != Kind::kPinned;
+    const bool counts = rule.kind != Kind::kDuration && rule.kind != Kind::kPinned &&
+                        rule.kind != Kind::kLastVerified;
     if (counts && rule.count == 0) return InvalidArgumentError(NothingKept(rule.kind));
     if (rule.kind == Kind::kBest && rule.metric.empty()) {
       return InvalidArgumentError("keeping the best steps needs the name of a metric");

@@ -40,6 +40,7 @@ struct KeepCandidate {
   bool is_old = false;            // saved before this session began
   uint64_t referenced_bytes = 0;  // of stored_bytes: what earlier steps wrote
   bool tainted = false;
+  bool verified = false;
 };
 // For each rule, whether it keeps each of the candidates once the one at `added` is committed.
 // A rule on a metric that no candidate has cannot tell the good from the bad, and takes nothing

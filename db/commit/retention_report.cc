@@ -20,12 +20,14 @@ using format::orbax::JsonNode;
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
 constexpr size_t kNamedMax = 8;
 constexpr uint64_t kStepMax = (uint64_t{1} << 63) - 1;
-constexpr std::array<std::pair<Kind, std::string_view>, 6> kKinds = {{{Kind::kLatest, "latest"},
-                                                                      {Kind::kEvery, "every"},
-                                                                      {Kind::kBest, "best"},
-                                                                      {Kind::kDuration, "duration"},
-                                                                      {Kind::kBytes, "bytes"},
-                                                                      {Kind::kPinned, "pinned"}}};
+constexpr std::array<std::pair<Kind, std::string_view>, 7> kKinds = {
+    {{Kind::kLatest, "latest"},
+     {Kind::kEvery, "every"},
+     {Kind::kBest, "best"},
+     {Kind::kDuration, "duration"},
+     {Kind::kBytes, "bytes"},
+     {Kind::kPinned, "pinned"},
+     {Kind::kLastVerified, "last_verified"}}};
 
 template <typename Values, typename Text>
 std::string Listed(const Values& values, Text text) {
@@ -54,7 +56,7 @@ std::string RulesText(std::span<const KeepRule> rules) {
 KeepCandidate NextSave(const std::vector<KeepCandidate>& candidates) {
   KeepCandidate next = candidates.back();
   next.step = std::min(next.step, kStepMax - 1) + 1;
-  next.pinned = next.metrics_unknown = next.is_old = next.tainted = false;
+  next.pinned = next.metrics_unknown = next.is_old = next.tainted = next.verified = false;
   next.metrics_json.clear();
   for (const KeepCandidate& each : candidates) next.time_ns = std::max(next.time_ns, each.time_ns);
   return next;
@@ -119,7 +121,8 @@ KeepCandidate CandidateOf(const LiveStep& live) {
           live.metrics_unknown,
           live.is_old,
           live.record.referenced_bytes,
-          !live.record.taint.empty()};
+          !live.record.taint.empty(),
+          live.record.verified};
 }
 
 std::string DescribeRule(const KeepRule& rule) {
@@ -136,6 +139,8 @@ std::string DescribeRule(const KeepRule& rule) {
       return StrCat("steps of the last ", static_cast<double>(rule.duration.count()) / 1e9, " s");
     case Kind::kBytes:
       return StrCat("the latest steps within ", rule.count, " bytes");
+    case Kind::kLastVerified:
+      return "the newest verified step";
     case Kind::kPinned:
       break;
   }
@@ -161,6 +166,15 @@ RetentionReport ReportRetention(std::vector<KeepRule> rules, std::vector<KeepCan
   for (const KeepRule& rule : report.rules) {
     if (rule.kind != Kind::kBest || names.contains(rule.metric)) continue;
     report.warnings.push_back(BlindText(rule, names, report.rules, candidates));
+  }
+  const bool any_verified =
+      std::any_of(candidates.begin(), candidates.end(),
+                  [](const KeepCandidate& each) { return each.verified && !each.tainted; });
+  for (const KeepRule& rule : report.rules) {
+    if (rule.kind != Kind::kLastVerified || any_verified) continue;
+    report.warnings.push_back(
+        "no step is verified and untainted, so the rule that keeps the newest verified step keeps "
+        "none; what counts is a verification by the process that writes the store");
   }
   candidates.push_back(NextSave(candidates));
   const auto kept = KeptByRules(report.rules, candidates, candidates.size() - 1);

@@ -23,7 +23,7 @@ struct SaveJob {
   enum class Kind {
     kSave,
     kDelete,   // ends `steps`
-    kMeta,     // pins, unpins, taints or untaints `steps`
+    kMeta,     // pins, unpins, taints or untaints `steps`, or says what verification found
     kDecide,   // commits or aborts what `decision` names
     kRewrite,  // commits `rewritten` again, under a new number, with other records
     kAccept,   // ends the losses: what is live counts as it is
@@ -34,15 +34,18 @@ struct SaveJob {
   uint64_t step = 0;
   // Ascending, unique. kDelete, kMeta; kSave: what ends in its commit, as far as it may.
   std::vector<uint64_t> steps;
-  bool is_copy = false;                      // kSave: SaveRequest's
-  format::MetaChange meta;                   // kMeta: of each of `steps`, without its commit
+  bool is_copy = false;     // kSave: SaveRequest's
+  format::MetaChange meta;  // kMeta: of each of `steps`, without its commit
+  // kMeta: LiveStep::first_commit of `steps`; one that was replaced since, or is not there, is
+  // passed over. Empty: whatever they are.
+  std::vector<uint64_t> commits;
   std::string taint;                         // kSave: SaveRequest's
   std::optional<format::GroupRecord> group;  // kSave: only prepared
   Decision decision;                         // kDecide
   // kRewrite: what the new commit replaces (kAborted when it is not live any more at the job's
   // turn), and what it has instead: the record with texts and items, and every leaf with the places
-  // of its chunks, all of them durable or written. Number, time, texts, pin and
-  // taint stay.
+  // of its chunks, all of them durable or written. Number, time, texts, pin, taint and what
+  // verification found stay.
   std::shared_ptr<const LiveStep> rewritten;
   bool is_move = false;  // kRewrite: of chunks, to give space back
   format::StepRecord record;

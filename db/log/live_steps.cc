@@ -57,6 +57,7 @@ void LiveSteps::Load(const LogState& state) {
   const auto load = [&](const LiveStep& live) {
     LiveStep loaded = live;
     loaded.is_old = true;
+    loaded.first_commit = live.record.commit;
     if (newest != nullptr) loaded.age_time_ns = AgeTimeOf(live.record, newest->record);
     return std::make_shared<const LiveStep>(std::move(loaded));
   };

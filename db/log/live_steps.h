@@ -22,11 +22,12 @@
 
 namespace stepwell::db {
 
-// Takes over the state that a step's frame does not know yet: its pin, its taint, and whether it is
-// decided.
+// Takes over the state that a step's frame does not know yet: its pin, its taint, what verification
+// found, and whether it is decided.
 inline void TakeState(const format::StepRecord& live, format::StepRecord* record) {
   record->pinned = live.pinned;
   record->taint = live.taint;
+  record->verified = live.verified;
   record->group = live.group;
 }
 

@@ -53,6 +53,7 @@ struct LiveStep {
       {};  // only for steps saved in this session, and where retention needs it
   bool metrics_unknown = false;  // it asked, and they could not be read
   bool is_old = false;           // committed before this session
+  uint64_t first_commit = 0;     // of this session, which the step had before it was rewritten
 };
 
 // A commit that some later frame killed; its space is taken back when no reader can be reading it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of committed and prepared steps: deletes, pins, taints, decisions, rewrites. How changes
-// and stores end: in order, or without memory, after a panic of the engine.
+// Changes of committed and prepared steps: deletes, pins, taints, what verification found,
+// decisions, rewrites. How changes and stores end: in order, or without memory, after a panic of
+// the engine.
 #include <algorithm>
 #include <utility>
 
@@ -117,6 +118,27 @@ Status WriterStore::SetPinned(std::span<const uint64_t> steps, bool pinned) {
 Status WriterStore::SetTaint(std::span<const uint64_t> steps, std::string_view why) {
   STEPWELL_RETURN_IF_ERROR(CheckTaint(why));
   return ChangeSteps(SaveJob::Kind::kMeta, steps, {.taint = std::string(why)});
+}
+
+// The report of a verification stands whether this can be recorded or not. `steps` ascend.
+void WriterStore::SetVerified(const std::vector<const LiveStep*>& steps, bool verified) {
+  if (steps.empty() || !CheckUsable().ok()) return;
+  auto job = std::make_shared<SaveJob>();
+  job->kind = SaveJob::Kind::kMeta;
+  job->meta.verified = verified;
+  for (const LiveStep* step : steps) {
+    job->steps.push_back(step->record.step);
+    job->commits.push_back(step->first_commit);
+  }
+  job->step = job->steps.front();
+  Status status = Begin(job);
+  // It comes after the saves under way. Reading does not wait for those: a callback of one may have
+  // asked for it.
+  if (status.ok() && changes_.SavesInFlight() > 0) return;
+  if (status.ok()) status = SaveHandle(job->state).Wait();
+  if (status.ok()) return;
+  Log(options_.log, LogLevel::kWarning,
+      StrCat(path_, ": what verification found is not recorded: ", status.message()));
 }
 
 Status WriterStore::DeleteItems(uint64_t step, std::span<const std::string> items) {

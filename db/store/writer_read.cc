@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading in a store that is open for writing.
+#include <set>
 #include <utility>
 
 #include "db/group.h"
@@ -110,17 +111,45 @@ Result<VerifyReport> WriterStore::VerifyWith(const VerifyOptions& options, bool 
     if (options.step && live->record.step != *options.step) continue;
     auto pinned = core_->live.FindAndPin(live->record.step);
     if (pinned.step == nullptr) continue;
-    steps.push_back({pinned.step->record, pinned.step->place});
+    steps.push_back(*pinned.step);
     pins.push_back(std::move(pinned));
   }
   if (options.step && steps.empty()) return ReadShare(*options.step).status();
   STEPWELL_ASSIGN_OR_RETURN(VerifyReport report,
                             VerifySteps(steps, *core_->files, *core_->restorer, options));
   AddLosses(core_->live.Losses(), &report);
-  if (!others) return report;
-  const auto read = [this](uint64_t step) { return Read(step); };
-  STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
+  if (others) {
+    const auto read = [this](uint64_t step) { return Read(step); };
+    STEPWELL_RETURN_IF_ERROR(VerifyOtherParts(steps, *core_->parts, read, options, &report));
+  }
+  RecordVerified(steps, others, report);
   return report;
+}
+
+// Records which commits were found whole, and which damaged; what could not be read is neither.
+// In a group part 0 has it, of what it read of all parts.
+void WriterStore::RecordVerified(const std::vector<LiveStep>& steps, bool others,
+                                 const VerifyReport& report) {
+  if (part_.part != 0) return;
+  std::set<uint64_t> with_problems;
+  std::set<uint64_t> damaged;
+  bool lost = false;  // frames are, in which any step may have been replaced
+  for (const VerifyProblem& problem : report.problems) {
+    lost = lost || !problem.step;
+    if (!problem.step) continue;
+    with_problems.insert(*problem.step);
+    if (!problem.unchecked) damaged.insert(*problem.step);
+  }
+  std::vector<const LiveStep*> found[2];
+  for (const LiveStep& step : steps) {
+    const uint64_t number = step.record.step;
+    const bool whole =
+        !lost && !with_problems.contains(number) && (others || !HasOtherParts(step.record));
+    if (!whole && !damaged.contains(number)) continue;
+    if (whole != step.record.verified) found[whole ? 1 : 0].push_back(&step);
+  }
+  SetVerified(found[0], false);
+  SetVerified(found[1], true);
 }
 
 Result<std::shared_ptr<const StoreSnapshot>> WriterStore::Snapshot() {

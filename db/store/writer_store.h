@@ -107,6 +107,8 @@ class WriterStore final : public Store {
   Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
                size_t* dispatched);
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, format::MetaChange meta);
+  void RecordVerified(const std::vector<LiveStep>& steps, bool others, const VerifyReport& report);
+  void SetVerified(const std::vector<const LiveStep*>& steps, bool verified);
   Status Rewrite(uint64_t step, std::span<const std::string> without_items);
   Result<bool> RewriteIfDamaged(const LiveStep& live);
   Status Begin(const std::shared_ptr<SaveJob>& job,

@@ -44,6 +44,7 @@ class PushPlan::Planner {
     format::StepRecord step = plan_->reader_->step();
     step.extents.clear();
     step.group.reset();
+    step.verified = false;  // of these bytes, not of their copy
     step.stored_bytes = stored_bytes_;
     step.referenced_bytes = referred_bytes_;
     plan_->list_.step = std::move(step);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pins, taints, deleted items, retention by rules: in the session that made them, for readers
-// beside it, after a clean close, and recovered from the log.
+// Pins, taints, what verification found, deleted items, retention by rules: in the session that
+// made them, for readers beside it, after a clean close, and recovered from the log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -236,6 +236,36 @@ TEST_P(ChangesTest, TaintedStepsArePassedOver) {
   EXPECT_EQ(Newest(again), 7U) << "another step of that number";
   ASSERT_OK(again->SetTaint(std::vector<uint64_t>{1, 2, 3, 7}, "all"));
   EXPECT_EQ(Newest(again), 0U);
+}
+
+// A commit stays verified with what is done to its step since, until another takes its place.
+TEST_P(ChangesTest, VerifiedStepsAreKnown) {
+  StoreOptions options;
+  options.segment_bytes = uint64_t{1} << 20;
+  auto store = Open(options);
+  for (uint64_t step = 1; step <= 6; ++step) ASSERT_OK(SaveItems(store.get(), step, {"extra"}));
+  const auto report = store->Verify({});
+  ASSERT_OK(report.status());
+  EXPECT_TRUE(report->problems.empty());
+  ASSERT_OK(SaveItems(store.get(), 7, {"extra"}));
+  ASSERT_OK(store->SetTaint(kThree, "loss spike"));
+  ASSERT_OK(store->SetPinned(std::vector<uint64_t>{4}, true));
+  ASSERT_OK(store->DeleteItems(5, std::vector<std::string>{"extra"}));
+  ASSERT_OK(SaveSeeded(store.get(), 6, 9, SmallState(), IfExists::kReplace)->Wait());
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    ASSERT_OK(SaveSeeded(store.get(), 1, seed, SmallState(), IfExists::kReplace)->Wait());
+  }
+  Store* again = Meet(&store);
+  ASSERT_NE(again, nullptr);
+  EXPECT_THAT(VerifiedSteps(again), ElementsAre(2, 3, 4, 5));
+  VerifyOptions one;
+  one.step = 7;
+  ASSERT_OK(again->Verify(one).status());
+  if (again->read_only()) {
+    EXPECT_THAT(VerifiedSteps(again), ElementsAre(2, 3, 4, 5)) << "only the writer records it";
+  } else {
+    EXPECT_THAT(VerifiedSteps(again), ElementsAre(2, 3, 4, 5, 7));
+  }
 }
 
 // The rules count tainted steps as any, but do not leave them alone.

@@ -130,7 +130,8 @@ TEST_F(RetentionReportTest, OtherProcessesSeeTheRulesOfTheLastThatSaved) {
   const std::vector<KeepRule> all = {
       KeepRule::Latest(3),         KeepRule::Best(1, "l\n\"\xc3\xa9", true),
       KeepRule::Every(5),          KeepRule::Within(std::chrono::hours(1)),
-      KeepRule::Bytes(1ULL << 40), KeepRule::Pinned()};
+      KeepRule::Bytes(1ULL << 40), KeepRule::Pinned(),
+      KeepRule::LastVerified()};
   auto store = Open(all);
   EXPECT_THAT(seen({}).rules, IsEmpty());  // nothing was saved by them yet
   Save(store.get(), 10);
@@ -146,7 +147,8 @@ TEST_F(RetentionReportTest, OtherProcessesSeeTheRulesOfTheLastThatSaved) {
   EXPECT_THAT(report.rule_texts,
               ElementsAre("the latest 3 steps", "the step with the highest \"l\n\"\xc3\xa9\"",
                           "multiples of 5", "steps of the last 3600 s",
-                          "the latest steps within 1099511627776 bytes", "pinned steps"));
+                          "the latest steps within 1099511627776 bytes", "pinned steps",
+                          "the newest verified step"));
   ASSERT_OK(store->Close());
   store = Open({});
   Save(store.get(), 11);

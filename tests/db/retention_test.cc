@@ -48,6 +48,7 @@ History MakeHistory(std::mt19937_64& random) {
                                   random() % 6 == 0, history.metrics.back(), false,
                                   random() % 2 == 0});
     history.candidates.back().tainted = random() % 4 == 0;
+    history.candidates.back().verified = random() % 3 == 0;
   }
   history.added = random() % count;
   return history;
@@ -55,7 +56,7 @@ History MakeHistory(std::mt19937_64& random) {
 
 KeepRule MakeRule(std::mt19937_64& random) {
   KeepRule rule;
-  rule.kind = static_cast<Kind>(random() % 6);
+  rule.kind = static_cast<Kind>(random() % 7);
   rule.count = 1 + random() % (rule.kind == Kind::kBytes ? 400 : 6);
   rule.duration = std::chrono::nanoseconds(random() % 800);
   rule.metric = random() % 2 == 0 ? "loss" : "acc";
@@ -110,6 +111,13 @@ bool Keeps(const KeepRule& rule, const History& history, size_t i) {
         used += k != history.added ? all[k].stored_bytes : 0;
       }
       return used <= rule.count;
+    }
+    case Kind::kLastVerified: {
+      bool newest = all[i].verified && !all[i].tainted;
+      for (size_t k = i + 1; k < all.size(); ++k) {
+        newest = newest && (!all[k].verified || all[k].tainted);
+      }
+      return newest;
     }
     case Kind::kPinned:
       return false;
@@ -189,12 +197,13 @@ TEST(RetentionTest, StateOfManyCommitsIsThatOfEachAlone) {
         for (const auto& [step, candidate] : live) state.Add(candidate);
         state.SetKnown();
       }
-      if (!live.empty() && random() % 8 == 0) {  // a delete, a pin
+      if (!live.empty() && random() % 8 == 0) {  // a delete, a pin, a verification
         const auto it = std::next(live.begin(), static_cast<ptrdiff_t>(random() % live.size()));
-        const uint64_t change = random() % 3;
+        const uint64_t change = random() % 4;
         if (change == 0) live.erase(it);
         if (change == 1) it->second.pinned = !it->second.pinned;
         if (change == 2) it->second.tainted = !it->second.tainted;
+        if (change == 3) it->second.verified = !it->second.verified;
         state.Reset();
         continue;
       }

@@ -186,6 +186,7 @@ class Scene {
     const auto report = store_->Verify({});
     if (!Expect(report.status(), "verify")) return;
     if (!report->problems.empty()) problem_ = "verify: " + report->problems.front().message;
+    for (auto& [step, held] : steps_) held |= kVerified;
   }
 
   const std::shared_ptr<SimWorld> world_;

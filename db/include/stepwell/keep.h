@@ -24,6 +24,8 @@ struct KeepRule {
                 // a clock that is set meanwhile
     kBytes,     // the highest steps that together take at most `count` stored bytes
     kPinned,    // nothing but what is kept anyway
+    kLastVerified,  // the newest step that is not tainted and that the last Verify which recorded
+                    // it, in a store open for writing, found whole; none while there is none
   };
 
   static KeepRule Latest(uint64_t count) { return {.kind = Kind::kLatest, .count = count}; }
@@ -41,6 +43,7 @@ struct KeepRule {
     return {.kind = Kind::kBytes, .count = stored_bytes};
   }
   static KeepRule Pinned() { return {.kind = Kind::kPinned}; }
+  static KeepRule LastVerified() { return {.kind = Kind::kLastVerified}; }
 
   Kind kind = Kind::kLatest;
   uint64_t count = 0;  // kLatest, kBest: >= 1; kEvery: >= 1; kBytes: >= 1

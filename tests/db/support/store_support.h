@@ -238,6 +238,19 @@ inline std::vector<uint64_t> StepNumbers(Store* store) {
   return numbers;
 }
 
+inline std::vector<uint64_t> VerifiedSteps(Store* store) {
+  std::vector<uint64_t> numbers;
+  const auto steps = store->Steps();
+  EXPECT_TRUE(steps.ok()) << steps.status().ToString();
+  if (!steps.ok()) return numbers;
+  for (const auto& step : *steps) {
+    if (step.verified) numbers.push_back(step.step);
+    const auto reader = store->ReadShare(step.step);
+    EXPECT_TRUE(reader.ok() && (*reader)->step().verified == step.verified) << step.step;
+  }
+  return numbers;
+}
+
 class TempDir {
  public:
   explicit TempDir(const std::string& parent = std::filesystem::temp_directory_path()) {

@@ -310,7 +310,10 @@ std::string BranchFamily::GoOn(const std::shared_ptr<SimWorld>& image, const Mem
     STEPWELL_ASSIGN_OR_RETURN(*steps, ReadAll(store.get()));
     Steps old = *steps;
     old.erase(kNewStep);
-    const std::vector<Steps> legal = LegalOf(member);
+    std::vector<Steps> legal = LegalOf(member);
+    for (Steps& verified : legal) {  // by CheckImage
+      for (auto& [step, held] : verified) held |= kVerified;
+    }
     if (!steps->contains(kNewStep) || std::find(legal.begin(), legal.end(), old) == legal.end()) {
       return InternalError(StrCat("it has ", ToText(*steps)));
     }

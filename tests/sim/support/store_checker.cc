@@ -108,6 +108,7 @@ std::string Check(const std::shared_ptr<SimWorld>& image, const std::vector<Step
     const auto report = (*store)->Verify({});
     if (!report.ok()) return StrCat("verify: ", report.status().ToString());
     if (!report->problems.empty()) return StrCat("verify: ", report->problems[0].message);
+    for (auto& [step, held] : seen) held |= kVerified;
     const auto handle = SaveStep(store->get(), kNewStep, seed);
     if (!handle.ok()) return StrCat("save: ", handle.status().ToString());
     if (!handle->Wait().ok()) return StrCat("save: ", handle->Wait().ToString());

@@ -116,8 +116,12 @@ Result<Steps> ReadAll(db::Store* store) {
     }
     if (reader->step().pinned != summary.pinned) return InternalError("two opinions of a pin");
     if (reader->step().taint != summary.taint) return InternalError("two opinions of a taint");
+    if (reader->step().verified != summary.verified) {
+      return InternalError("two opinions of a verification");
+    }
     if (summary.pinned) held |= kPinned;
     if (!summary.taint.empty()) held |= kTainted;
+    if (summary.verified) held |= kVerified;
     if (!summary.taint.empty() && summary.taint != TaintOf(seed)) {
       return InternalError(StrCat("step ", step, " has the taint '", summary.taint, "'"));
     }

@@ -67,6 +67,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   db::StoreOptions options;
   options.read_only = spec.read_only;
   if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
+  if (spec.keep_last_verified) options.keep.push_back(KeepRule::LastVerified());
   options.staging_bytes = spec.staging_blocks * db::kBlockBytes;
   options.segment_bytes = spec.segment_bytes;
   options.delta = spec.delta.value_or(opens_ % 2 == 0);

@@ -18,6 +18,7 @@ inline const std::string kStorePath = "/store";
 
 struct OpenSpec {
   std::optional<uint64_t> keep_latest = std::nullopt;
+  bool keep_last_verified = false;
   bool with_index = false;
   bool read_only = false;
   uint64_t segment_bytes = uint64_t{192} << 10;        // small: segments roll within a few steps

@@ -9,8 +9,9 @@ namespace stepwell::sim {
 std::string ToText(const Steps& steps) {
   std::string text = "{";
   for (const auto& [step, held] : steps) {
-    text += StrCat(" ", step, ":", SeedOf(held), held & kPinned ? "p" : "",
-                   held & kTainted ? "t" : "", held & kHasExtra ? "x" : "");
+    text +=
+        StrCat(" ", step, ":", SeedOf(held), held & kPinned ? "p" : "", held & kTainted ? "t" : "",
+               held & kVerified ? "v" : "", held & kHasExtra ? "x" : "");
   }
   return text + " }";
 }
@@ -18,6 +19,13 @@ std::string ToText(const Steps& steps) {
 std::optional<uint64_t> NewestIn(const Steps& steps) {
   for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
     if (!(it->second & kTainted)) return it->first;
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> LastVerifiedIn(const Steps& steps) {
+  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
+    if ((it->second & (kVerified | kTainted)) == kVerified) return it->first;
   }
   return std::nullopt;
 }
@@ -53,6 +61,12 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
     case Kind::kDeleteExtra:
       if (it != steps->end()) it->second &= ~kHasExtra;
       return;
+    case Kind::kVerify:
+      if (it != steps->end()) it->second |= kVerified;
+      return;
+    case Kind::kVerifyAll:
+      for (auto& [step, held] : *steps) held |= kVerified;
+      return;
     case Kind::kDelete:
       steps->erase(change.step);
       return;
@@ -60,14 +74,18 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
       break;
   }
   steps->erase(change.step);
-  // The step being saved stays, whatever its number; the lowest others go, but for pinned ones, and
-  // for the newest that is not tainted, if it is not the newest of all.
+  // The step being saved stays, whatever its number; the lowest others go, but for pinned ones, for
+  // the newest that is not tainted, if it is not the newest of all, and for the newest verified one
+  // where a rule says so.
   const std::optional<uint64_t> newest = NewestIn(*steps);
   const bool stays = newest && *newest != steps->rbegin()->first;
-  if (change.keep && steps->size() + 1 > *change.keep) {
-    uint64_t low = steps->size() + 1 - *change.keep;
+  if (change.keep && steps->size() + 1 > change.keep->latest) {
+    uint64_t low = steps->size() + 1 - change.keep->latest;
+    std::optional<uint64_t> verified;
+    if (change.keep->last_verified) verified = LastVerifiedIn(*steps);
     std::erase_if(*steps, [&](const auto& step) {
-      return low > 0 && low-- > 0 && !(step.second & kPinned) && !(stays && step.first == *newest);
+      return low > 0 && low-- > 0 && !(step.second & kPinned) &&
+             !(stays && step.first == *newest) && step.first != verified;
     });
   }
   for (const uint64_t step : change.retire) {
@@ -77,7 +95,7 @@ void StoreModel::Apply(const Change& change, Steps* steps) {
   (*steps)[change.step] = change.held;
 }
 
-void StoreModel::Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep,
+void StoreModel::Saved(uint64_t step, uint64_t held, std::optional<Keep> keep,
                        db::SaveHandle handle, std::vector<uint64_t> retire) {
   changes_.push_back(
       {Kind::kSave, step, held, keep, std::move(handle), Outcome::kInFlight, std::move(retire)});
@@ -97,6 +115,11 @@ void StoreModel::TaintSet(uint64_t step, bool tainted, const Status& status) {
 
 void StoreModel::ExtraDeleted(uint64_t step, const Status& status) {
   changes_.push_back({Kind::kDeleteExtra, step, 0, {}, {}, OutcomeOf(status)});
+}
+
+void StoreModel::Verified(std::optional<uint64_t> step, const Status& status) {
+  const Kind kind = step ? Kind::kVerify : Kind::kVerifyAll;
+  changes_.push_back({kind, step.value_or(0), 0, {}, {}, OutcomeOf(status)});
 }
 
 void StoreModel::Settle(Steps steps) { Begin({std::move(steps)}); }

@@ -22,13 +22,25 @@ using Steps = std::map<uint64_t, uint64_t>;
 inline constexpr uint64_t kPinned = uint64_t{1} << 62;
 inline constexpr uint64_t kHasExtra = uint64_t{1} << 61;  // the item that may be deleted
 inline constexpr uint64_t kTainted = uint64_t{1} << 58;
-inline constexpr uint64_t SeedOf(uint64_t held) { return held & ~(kPinned | kHasExtra | kTainted); }
+inline constexpr uint64_t kVerified = uint64_t{1} << 57;
+inline constexpr uint64_t SeedOf(uint64_t held) {
+  return held & ~(kPinned | kHasExtra | kTainted | kVerified);
+}
 // The reason for which a step with this seed is tainted.
 inline std::string TaintOf(uint64_t seed) { return StrCat("taint of ", seed); }
 // The step that a trainer resumes from; none where all are tainted.
 std::optional<uint64_t> NewestIn(const Steps& steps);
 
+// The step that KeepRule::LastVerified keeps.
+std::optional<uint64_t> LastVerifiedIn(const Steps& steps);
+
 std::string ToText(const Steps& steps);
+
+// The rules of retention.
+struct Keep {
+  uint64_t latest = 0;
+  bool last_verified = false;
+};
 
 class StoreModel {
  public:
@@ -37,13 +49,15 @@ class StoreModel {
   void Tolerate() { tolerant_ = true; }
   // A save or replacement that was accepted; `keep` as the store was opened, `retire` as it was
   // asked for.
-  void Saved(uint64_t step, uint64_t held, std::optional<uint64_t> keep, db::SaveHandle handle,
+  void Saved(uint64_t step, uint64_t held, std::optional<Keep> keep, db::SaveHandle handle,
              std::vector<uint64_t> retire = {});
   // Changes that have returned.
   void Deleted(uint64_t step, const Status& status);
   void PinSet(uint64_t step, bool pinned, const Status& status);
   void TaintSet(uint64_t step, bool tainted, const Status& status);
   void ExtraDeleted(uint64_t step, const Status& status);
+  // All steps, in one change, or one.
+  void Verified(std::optional<uint64_t> step, const Status& status);
   // After recovery, or a reopening: this is what is there, nothing is in flight.
   void Settle(Steps steps);
   // Before recovery: what is there is one of these.
@@ -57,12 +71,22 @@ class StoreModel {
 
  private:
   enum class Outcome { kInFlight, kUnknown, kApplied, kRefused };
-  enum class Kind { kSave, kDelete, kPin, kUnpin, kTaint, kUntaint, kDeleteExtra };
+  enum class Kind {
+    kSave,
+    kDelete,
+    kPin,
+    kUnpin,
+    kTaint,
+    kUntaint,
+    kDeleteExtra,
+    kVerify,
+    kVerifyAll,
+  };
   struct Change {
     Kind kind = Kind::kSave;
     uint64_t step = 0;
     uint64_t held = 0;
-    std::optional<uint64_t> keep;
+    std::optional<Keep> keep;
     db::SaveHandle handle;  // saves only
     Outcome outcome = Outcome::kInFlight;
     std::vector<uint64_t> retire = {};  // saves only

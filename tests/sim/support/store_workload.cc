@@ -55,9 +55,12 @@ bool Workload::Expect(const Status& status, std::string_view what) {
 }
 
 bool Workload::Open() {
-  if (prng_.OneIn(2)) keep_ = 2 + prng_.Below(shape_.keep_max - 1);
+  if (prng_.OneIn(2)) keep_ = Keep{2 + prng_.Below(shape_.keep_max - 1), prng_.Coin()};
   if (prng_.OneIn(3)) keep_.reset();
-  auto store = machine_->Open({.keep_latest = keep_,
+  std::optional<uint64_t> latest;
+  if (keep_) latest = keep_->latest;
+  auto store = machine_->Open({.keep_latest = latest,
+                               .keep_last_verified = keep_ && keep_->last_verified,
                                .with_index = shape_.with_index,
                                .segment_bytes = shape_.segment_bytes,
                                .staging_blocks = shape_.staging_blocks,
@@ -234,6 +237,22 @@ bool Workload::ToggleTaint() {
   return Expect(status, StrCat("taint of ", step));
 }
 
+// All steps, or one. A full or failing disk may keep from being recorded what was found.
+bool Workload::Verify() {
+  if (squeezed_ || tolerant_) return true;
+  // A change in flight may delete or replace a step before it is its turn.
+  if (!WaitAll()) return false;
+  const Steps steps = model_.Newest();
+  db::VerifyOptions options;
+  if (!steps.empty() && prng_.Coin()) options.step = Pick(steps, &prng_).first;
+  const auto report = store_->Verify(options);
+  const bool stopped = machine_->world().frozen();  // then nothing is known of the record
+  model_.Verified(options.step, stopped ? AbortedError("stopped") : report.status());
+  if (!Expect(report.status(), "verify") || stopped) return false;
+  if (!report->problems.empty()) problem_ = "verify: " + report->problems.front().message;
+  return problem_.empty();
+}
+
 bool Workload::DeleteExtra() {
   // A change in flight may delete or replace a step before it is its turn.
   if (!WaitAll()) return false;
@@ -370,7 +389,7 @@ bool Workload::Act() {
     return prng_.Coin() ? OpenReaderThatStays() : CheckReaders();
   }
   if (prng_.Below(100) < shape_.close_percent) return Close();
-  const uint64_t roll = prng_.Below(96);
+  const uint64_t roll = prng_.Below(99);
   if (roll < 42) return Save(false);
   if (roll < 52) return Save(true);
   if (roll < 60) return Delete();
@@ -383,6 +402,7 @@ bool Workload::Act() {
   if (roll < 89) return ReadBeside();
   if (roll < 91) return LinkSegment();
   if (roll < 94) return Reclaim() && CheckLinks();
+  if (roll < 97) return Verify();
   return tolerant_ || !shape_.squeezes || Squeeze(!squeezed_);
 }
 

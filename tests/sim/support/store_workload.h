@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training program's use of a store, from one seed, beside the model of it: saves (several in
-// flight), waits, replaces, deletes (of items, too), pins, taints, retention on and off, loads,
-// readers that come and go or stay, clean reopening; at times on a disk that is almost full, or
-// that fails.
+// flight), waits, replaces, deletes (of items, too), pins, taints, verifications, retention on and
+// off, loads, readers that come and go or stay, clean reopening; at times on a disk that is almost
+// full, or that fails.
 #pragma once
 
 #include <cstdint>
@@ -70,6 +70,7 @@ class Workload {
   bool Delete();
   bool TogglePin();
   bool ToggleTaint();
+  bool Verify();
   bool DeleteExtra();
   bool Reclaim();
   bool LinkSegment();
@@ -87,7 +88,7 @@ class Workload {
   Prng prng_;
   bool tolerant_ = false;
   bool settled_ = false;  // the model has one state to begin with
-  std::optional<uint64_t> keep_;
+  std::optional<Keep> keep_;
   std::unique_ptr<db::Store> store_;
   StoreModel model_;
   db::SaveHandle newest_;
