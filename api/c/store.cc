@@ -17,12 +17,12 @@ static_assert(static_cast<int>(StatusCode::kDataLoss) == STEPWELL_DATA_LOSS);
 static_assert(static_cast<int>(StatusCode::kOutcomeUnknown) == STEPWELL_OUTCOME_UNKNOWN);
 static_assert(static_cast<int>(StatusCode::kIoError) == STEPWELL_IO_ERROR);
 static_assert(static_cast<int>(DType::kFloat4E2M1FN) == STEPWELL_FLOAT4_E2M1FN);
-static_assert(static_cast<int>(KeepRule::Kind::kPinned) == STEPWELL_KEEP_PINNED);
+static_assert(static_cast<int>(KeepRule::Kind::kLastVerified) == STEPWELL_KEEP_LAST_VERIFIED);
 static_assert(static_cast<int>(CodecPolicy::kBlosc) == STEPWELL_CODEC_BLOSC);
 static_assert(static_cast<int>(OnNonfinite::kError) == STEPWELL_ON_NONFINITE_ERROR);
 
 Result<KeepRule> RuleOf(const stepwell_keep_rule& in) {
-  if (in.kind < STEPWELL_KEEP_LATEST || in.kind > STEPWELL_KEEP_PINNED || in.reserved != 0) {
+  if (in.kind < STEPWELL_KEEP_LATEST || in.kind > STEPWELL_KEEP_LAST_VERIFIED || in.reserved != 0) {
     return InvalidArgumentError("a keep rule of an unknown kind, or with reserved not 0");
   }
   KeepRule rule;

@@ -170,6 +170,7 @@ std::string StepText(const StepInfo& step, std::optional<uint64_t> frees_bytes) 
                   : "; what deleting it frees is not known",
       "\n");
   if (!step.taint.empty()) text += StrCat("tainted: ", Printable(step.taint), "\n");
+  if (step.verified) text += "verified\n";
   if (!step.metadata_json.empty()) text += StrCat("metadata ", Printable(step.metadata_json), "\n");
   if (!step.metrics_json.empty()) text += StrCat("metrics ", Printable(step.metrics_json), "\n");
   return text;
@@ -188,6 +189,7 @@ Json StepJson(const StepInfo& step, std::optional<uint64_t> frees_bytes) {
           {"time", UtcTime(step.time)},
           {"commit", step.commit},
           {"taint", step.taint.empty() ? Json() : Json(step.taint)},
+          {"verified", step.verified},
           {"metadata", ParsedJson(step.metadata_json)},
           {"metrics", ParsedJson(step.metrics_json)},
           {"items", items},

@@ -58,6 +58,7 @@ StepInfo ToPublic(const format::StepRecord& record) {
   info.commit = record.commit;
   info.pinned = record.pinned;
   info.taint = record.taint;
+  info.verified = record.verified;
   for (const format::ItemRecord& item : record.items) {
     info.items.push_back({.name = item.name,
                           .leaves = item.leaf_count,

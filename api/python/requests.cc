@@ -42,7 +42,8 @@ void BindRequests(nb::module_& m) {
       .value("BEST", KeepRule::Kind::kBest)
       .value("DURATION", KeepRule::Kind::kDuration)
       .value("BYTES", KeepRule::Kind::kBytes)
-      .value("PINNED", KeepRule::Kind::kPinned);
+      .value("PINNED", KeepRule::Kind::kPinned)
+      .value("LAST_VERIFIED", KeepRule::Kind::kLastVerified);
   nb::class_<KeepRule>(m, "KeepRule")
       .def(
           "__init__",

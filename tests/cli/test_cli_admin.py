@@ -130,6 +130,16 @@ def test_taint_and_untaint(store: pathlib.Path) -> None:
     assert "1024" in error("taint", store, 1, "x" * 1025, status=2)
 
 
+def test_a_verified_step_is_shown(store: pathlib.Path) -> None:
+    ok("verify", store)
+    assert document("show", store, 2)["step"]["verified"] is False  # no record by another process
+    with stepwell.open(store) as writer:
+        assert writer.verify(2).ok
+    assert document("show", store, 2)["step"]["verified"] is True
+    assert "\nverified\n" in ok("show", store, 2)
+    assert "verified" not in ok("show", store, 1)
+
+
 def test_the_process_that_writes_is_asked(store: pathlib.Path) -> None:
     with stepwell.open(store, keep=stepwell.policy.LatestN(1)) as writer:
         assert ok("pin", store, "1-2") == "pinned step 1\npinned step 2\n"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.policy import BestN, ByteBudget, EveryN, KeepFor, LatestN, Pinned, Policy
+from stepwell.policy import (BestN, ByteBudget, EveryN, KeepFor, LastVerified, LatestN, Pinned,
+                             Policy)
 from storm import in_a_storm
 
 # ---- the objects --------------------------------------------------------------------------------
@@ -26,6 +27,7 @@ def test_how_they_look():
     assert repr(KeepFor(datetime.timedelta(hours=1))) == "KeepFor(3600)"
     assert repr(ByteBudget("10 GB")) == "ByteBudget(10000000000)"
     assert repr(Pinned()) == "Pinned()"
+    assert repr(LastVerified()) == "LastVerified()"
     union = LatestN(3) | EveryN(10) | BestN(1, "acc", "max")
     assert repr(union) == "LatestN(3) | EveryN(10) | BestN(1, 'acc', mode='max')"
     everything = {name: getattr(stepwell.policy, name) for name in stepwell.policy.__all__}
@@ -37,6 +39,7 @@ def test_how_they_look():
 def test_equality_and_hash():
     assert LatestN(3) == LatestN(3) != LatestN(4)
     assert LatestN(3) != EveryN(3)
+    assert LastVerified() == LastVerified() != Pinned()
     assert LatestN(3) != 3
     assert LatestN(3) | EveryN(10) == EveryN(10) | LatestN(3)
     assert LatestN(3) | LatestN(3) == LatestN(3)
@@ -91,6 +94,7 @@ class Saved:
     metrics: dict[str, Any]
     pinned: bool = False
     is_old: bool = False  # of an earlier session
+    verified: bool = False
 
 
 def is_blind(policy: Policy, steps: list[Saved]) -> bool:
@@ -126,6 +130,8 @@ def keeps(policy: Policy, steps: list[Saved], added: Saved) -> set[int]:
                     break
                 kept.add(s.step)
             return kept
+        case LastVerified():
+            return {s.step for s in [s for s in down if s.verified][:1]}
         case Pinned():
             return set()
     raise AssertionError(policy)
@@ -139,6 +145,7 @@ def some_policies(rng: random.Random) -> list[Policy]:
         lambda: KeepFor(rng.choice([0, 0.01, 0.03, 0.1, 3600])),
         lambda: ByteBudget(rng.randint(1, 80_000)),
         Pinned,
+        LastVerified,
     ]
     return [make() for make in rng.sample(makers, rng.choice([1, 1, 2, 3]))]
 
@@ -163,6 +170,10 @@ def test_random_histories(path, seed):
             step = rng.choice(list(held))
             held[step].pinned = rng.random() < 0.6
             (store.pin if held[step].pinned else store.unpin)(step)
+        if rng.random() < 0.2:
+            assert store.verify().ok
+            for saved in held.values():
+                saved.verified = True
         if rng.random() < 0.05:
             store.close()
             store = stepwell.open(path, keep=policy)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stepwell
-from stepwell.policy import BestN, ByteBudget, EveryN, KeepFor, LatestN, Pinned
+from stepwell.policy import BestN, ByteBudget, EveryN, KeepFor, LastVerified, LatestN, Pinned
 
 
 def save(store: stepwell.Store, *steps: int) -> None:
@@ -57,7 +57,7 @@ def test_a_tighter_policy_is_named_before_it_deletes(tmp_path: pathlib.Path,
 
 @pytest.mark.parametrize("policy", [
     LatestN(3), EveryN(2) | LatestN(1), BestN(2, "loss", mode="max"), KeepFor(3600.5),
-    ByteBudget("1 MB"), Pinned()])
+    ByteBudget("1 MB"), Pinned(), LastVerified() | LatestN(2)])
 def test_every_policy_is_seen_from_outside(tmp_path: pathlib.Path,
                                            policy: stepwell.policy.Policy) -> None:
     """Beside the writer."""

@@ -110,12 +110,14 @@ STEPWELL_C_API size_t stepwell_dtype_bytes(stepwell_dtype dtype);
 typedef struct stepwell_store stepwell_store;
 
 typedef enum stepwell_keep_kind {
-  STEPWELL_KEEP_LATEST = 0,   /* the `count` highest steps */
-  STEPWELL_KEEP_EVERY = 1,    /* multiples of `count` */
-  STEPWELL_KEEP_BEST = 2,     /* the `count` best by `metric` */
-  STEPWELL_KEEP_DURATION = 3, /* committed at most `duration_ns` before the newest */
-  STEPWELL_KEEP_BYTES = 4,    /* the highest that take at most `count` stored bytes */
-  STEPWELL_KEEP_PINNED = 5    /* nothing but pinned steps and the newest commit */
+  STEPWELL_KEEP_LATEST = 0,       /* the `count` highest steps */
+  STEPWELL_KEEP_EVERY = 1,        /* multiples of `count` */
+  STEPWELL_KEEP_BEST = 2,         /* the `count` best by `metric` */
+  STEPWELL_KEEP_DURATION = 3,     /* committed at most `duration_ns` before the newest */
+  STEPWELL_KEEP_BYTES = 4,        /* the highest that take at most `count` stored bytes */
+  STEPWELL_KEEP_PINNED = 5,       /* nothing but pinned steps and the newest commit */
+  STEPWELL_KEEP_LAST_VERIFIED = 6 /* the newest untainted step that stepwell_verify of a store open
+                                   * for writing found whole */
 } stepwell_keep_kind;
 
 /* A step stays as long as one rule keeps it or it is pinned. */

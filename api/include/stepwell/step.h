@@ -38,7 +38,8 @@ struct StepInfo {
   std::chrono::system_clock::time_point time;  // of the commit
   uint64_t commit = 0;                         // its number, ascending in the store's history
   bool pinned = false;
-  std::string taint;  // why it is not to be resumed from; "": it may be
+  std::string taint;      // why it is not to be resumed from; "": it may be
+  bool verified = false;  // the last Store::Verify that was recorded found it whole
   std::vector<ItemInfo> items;
   uint64_t leaves = 0;
   uint64_t chunks = 0;

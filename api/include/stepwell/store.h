@@ -153,7 +153,9 @@ class STEPWELL_API Store {
   // Gives back all space that can be given back now, and waits for it; it goes on by itself, too.
   Result<ReclaimReport> Reclaim();
   // Reads every chunk and checks its checksum. OK with problems in the report: damage was found,
-  // or something could not be read (VerifyProblem::unchecked).
+  // or something could not be read (VerifyProblem::unchecked). Of a store that is open for writing
+  // it records which steps it found whole, and which damaged (KeepRule::LastVerified), in one
+  // commit; saves under way come before that.
   Result<VerifyReport> Verify(const VerifyOptions& options = {});
   // Rewrites the frames of steps whose first copy is damaged. With `accept_losses`, ends the losses
   // that Open found: what is live then counts as it is.

@@ -108,6 +108,10 @@ def verify(self: OpenStore, step: SupportsIndex | None = None, *, against: Any =
     not be read, is in the report, not raised. Ctrl-C stops it. Where the parts of several processes
     lie on disks of several machines, each checks its own.
 
+    A store open for writing records which steps were found whole, and which damaged, in one commit;
+    `policy.LastVerified` goes by it. It is durable when this returns, or if saves are under way,
+    after those. With mode "r" nothing is recorded. Of several processes process 0 records it.
+
     against: a tree. The step, then None for the newest, is also compared with it, bit for bit:
         every leaf that differs, or that one of them lacks, is a problem, which says how. Leaves are
         those of `load` without `like`; dtypes and shapes count, containers only by their keys

@@ -248,7 +248,8 @@ class OpenStore(NotCopied):
     def verify_in_background(self, bytes_per_second: float | None) -> None:
         """Verifies the committed steps on a thread of the store, each once, the newest first, and
         then each new one, until the store is closed. Damage is logged once (logger "stepwell");
-        nothing is tainted or deleted for it. `stats()["verification"]` says what was done.
+        nothing is tainted or deleted for it. `stats()["verification"]` says what was done. With
+        mode "a" it is recorded of each step, as by `verify`, for `policy.LastVerified`.
 
         bytes_per_second: how fast it reads at most; of a step under way, from then on. None ends
             it, and a later call goes on.

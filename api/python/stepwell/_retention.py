@@ -47,8 +47,8 @@ class RetentionReport(NamedTuple):
     policy: that of this store; of one open for reading without `keep`, that of the last program
         that saved. None: every step is kept.
     steps: ascending.
-    warnings: steps beyond what the policy keeps now, all of which the next save deletes, and
-        metrics that no step has.
+    warnings: steps beyond what the policy keeps now, all of which the next save deletes, metrics
+        that no step has, and a `LastVerified` while no step is verified.
     """
 
     policy: Policy | None

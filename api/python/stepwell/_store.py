@@ -173,6 +173,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
             "statistics and on_nonfinite say how steps are saved: they need mode='a'")
     if disks not in ("shared", "local"):
         raise InvalidArgumentError(f"disks must be 'shared' or 'local', not {disks!r}")
+    if disks == "local" and keep is not None and any(
+            rule.kind is _stepwell.KeepKind.LAST_VERIFIED for rule in keep._rules):
+        raise InvalidArgumentError(
+            "policy.LastVerified needs disks='shared': with disks='local' no process reads all of "
+            "a step, so none can verify it")
     if mode == "r" and is_run_place(path):
         if keep is not None or branch is not None:
             raise InvalidArgumentError("keep and branch are for stores of this machine; "

@@ -28,8 +28,9 @@ from ._save_policy import (SaveAfter, SaveAt, SaveEvery, SaveOnPreemption, SaveP
 from ._stepwell import KeepKind, KeepRule
 from .errors import InvalidArgumentError
 
-__all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LatestN", "Pinned", "Policy", "SaveAfter",
-           "SaveAt", "SaveEvery", "SaveOnPreemption", "SavePolicy", "SaveWhenIdle"]
+__all__ = ["BestN", "ByteBudget", "EveryN", "KeepFor", "LastVerified", "LatestN", "Pinned",
+           "Policy", "SaveAfter", "SaveAt", "SaveEvery", "SaveOnPreemption", "SavePolicy",
+           "SaveWhenIdle"]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -83,6 +84,8 @@ class Policy:
                 return EveryN(rule.count)
             case KeepKind.BYTES:
                 return ByteBudget(rule.count)
+            case KeepKind.LAST_VERIFIED:
+                return LastVerified()
         return Pinned()
 
     def __or__(self, other: Policy) -> Policy:
@@ -200,6 +203,24 @@ class Pinned(Policy):
 
     def __init__(self) -> None:
         self._parts = ((Rule(KeepKind.PINNED), "Pinned()"),)
+
+
+class LastVerified(Policy):
+    """Keep the newest step that `Store.verify` or `Store.verify_in_background` found whole; tainted
+    steps do not count.
+
+    Only the store that is open for writing records what it verified: `verify` with mode "r", and
+    `stepwell verify`, which is another process, record nothing. The record is of the step as it was
+    saved: a step that replaces another is not verified, and one in which a later verification finds
+    damage is not any more. While no step is verified this policy keeps none, so use it with others,
+    such as `LatestN(20) | LastVerified()`, which keep a step until it is verified. Not with
+    `disks="local"`, where no process reads all of a step.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._parts = ((Rule(KeepKind.LAST_VERIFIED), "LastVerified()"),)
 
 
 def _bytes(size: SupportsIndex | str) -> int:

@@ -254,9 +254,12 @@ def main() -> None:
                 save = stepwell.policy.SaveOnPreemption(signals) if signals else None
                 if arguments.pop("own_metadata", False):
                     arguments["metadata"] = {"process": PROCESS}
-                store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"], **{
-                    **arguments, "save": save, "keep": stepwell.policy.LatestN(arguments["keep"])
-                    if "keep" in arguments else None})
+                keep = stepwell.policy.LatestN(arguments["keep"]) if "keep" in arguments else None
+                if arguments.pop("keep_last_verified", False):
+                    assert keep is not None
+                    keep |= stepwell.policy.LastVerified()
+                store = stepwell.open(roots[PROCESS], process_timeout=PLAN["timeout"],
+                                      **{**arguments, "save": save, "keep": keep})
                 gave: Any = store.steps()
             elif act == "save":
                 step = arguments["step"] + arguments.get("add", {}).get(str(PROCESS), 0)
