@@ -10,7 +10,7 @@ STEPWELL_TORCH_PYTHON="$STEPWELL_ROOT/bench/.venv-torch/bin/python"
 stepwell_install_torch() {
   local wanted="$STEPWELL_ROOT/bench/requirements-torch.txt" pip
   pip=("$STEPWELL_TORCH_PYTHON" -m pip install --quiet --disable-pip-version-check)
-  if "$STEPWELL_TORCH_PYTHON" -c 'import torch, numpy, ml_dtypes' 2>/dev/null; then
+  if "$STEPWELL_TORCH_PYTHON" -c 'import torch, numpy, ml_dtypes, safetensors' 2>/dev/null; then
     return 0
   fi
   stepwell_say "installing PyTorch into bench/.venv-torch"

@@ -42,6 +42,7 @@ TASKS = [
     _task("deep", "deep:run", only="stepwell", rounds_max=2),
     _task("statistics", "statistics:run", only="stepwell"),
     _task("push", "push:run", only="stepwell", rounds_max=2),
+    _task("publish", "publish:run", only="stepwell", rounds_max=2),
     _memory("memory-numpy", "run_save_numpy", "memory/save-NumPy"),
     _memory("memory-restore", "run_restore", "memory/restore"),  # of what memory-numpy saved
     _memory("memory-jax", "run_save_jax", "memory/save-jax"),

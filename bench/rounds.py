@@ -26,7 +26,8 @@ class Run:
 
     def __init__(self, directory: pathlib.Path, contenders: list[str], themes: list[str],
                  rounds: int, counts: dict[str, int], python: dict[str, str],
-                 patience_seconds: float, found: report.Report) -> None:
+                 patience_seconds: float, found: report.Report,
+                 encoders: tuple[str, str] | None = None) -> None:
         self.directory = directory
         self.contenders = contenders
         self.themes = themes
@@ -35,6 +36,7 @@ class Run:
         self.python = python  # interpreters of contenders that have their own
         self.patience_seconds = patience_seconds
         self.report = found
+        self.encoders = encoders  # an interpreter with PyTorch, and where their checkouts are
         self.missing: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self.slow: dict[str, set[str]] = {key: set() for key in contenders}
@@ -76,6 +78,7 @@ class Run:
         directory.mkdir()
         settings = {
             **self.counts, "contender": key, "round": round_, "limits": found,
+            "encoders": self.encoders,
             "directory": str(directory), "steps_directory": str(self.directory / "steps"),
             "many_directory": str(self.directory / "many"),
         }

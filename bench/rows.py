@@ -179,9 +179,40 @@ def _push() -> list[Row]:
     return rows
 
 
+def _publish(encoders: bool) -> list[Row]:
+    group = "Weights in bfloat16, 1 % changed, from a training to a follower on this machine"
+    rows = []
+    for kind, words in (("default", "staging_bytes as it is"),
+                        ("staged", "staging_bytes 4 × the weights")):
+        rows += [Row(f"publish/{kind}-{row}", group, f"from save until {what}, {words}", "ms",
+                     "own", "memcpy of the weights", bound, only="stepwell")
+                 for row, what, bound in (("durable", "durable", "copies, hash, comparison"),
+                                          ("seen", "the follower woke", "the same"),
+                                          ("applied", "it had updated its arrays",
+                                           "the same, and checks of the follower"))]
+        if encoders:
+            rows += [Row(f"publish/{kind}-{key}", group, f"the same, beside {name}, {words}", "ms",
+                         "own", f"{name}'s encoder, and its application", only="stepwell")
+                     for key, name in (("trl", "TRL"), ("prime-rl", "prime-rl"))]
+    return [
+        *rows,
+        Row("publish/wait", group, "from durable until the follower woke", "ms", bound="inotify",
+            budget="≤ 10 ms", only="stepwell"),
+        Row("publish/wait-worst", group, "the longest of them", "ms", bound="inotify",
+            budget="≤ 10 ms", only="stepwell"),
+        Row("publish/behind", group, "from durable until it had updated its arrays", "ms", "own",
+            "10 ms + fio read of what it reads", "copies, hashes", only="stepwell"),
+        Row("publish/read", group, "bytes read by the follower", "MB", "own",
+            "bytes of the weights that changed", "entropy of what changed", only="stepwell"),
+        Row("publish/memory", group, "peak memory of an update, beyond the weights", "MB",
+            bound="what it reads, buffers", budget="≤ 64 MiB", only="stepwell"),
+    ]
+
+
 def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps: int = 1000,
               step_leaves: int = 1000, million: int = 1_000_000,
-              jax_leaves: int = 1000, many_steps: int = 100_000) -> list[Row]:
+              jax_leaves: int = 1000, many_steps: int = 100_000,
+              encoders: bool = False) -> list[Row]:
     part, one = "Load a part, cold", "Load one leaf of many, cold"
     many, commit = "Many small leaves", "Small and frequent saves"
     orbax = "Orbax checkpoints: a step of the full state as one, and the other way"
@@ -220,7 +251,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps), *_deep(many_steps),
-        *_unchanged(), *_delta(), *_statistics(), *_push(), *_history(steps),
+        *_unchanged(), *_delta(), *_statistics(), *_push(), *_publish(encoders), *_history(steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

@@ -56,6 +56,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--torch", metavar="PYTHON",
                         help="PyTorch, too, with the interpreter of an environment that has it; "
                              "bench/run makes bench/.venv-torch (several GB) and adds its path")
+    parser.add_argument("--encoders", type=pathlib.Path, metavar="DIR",
+                        help="the theme publish beside the encoders of TRL and prime-rl, of which "
+                             "DIR has checkouts; needs --torch")
     parser.add_argument("--patience", type=float, default=120, metavar="SECONDS",
                         help="what takes longer is not repeated in later rounds")
     parser.add_argument("--json", type=pathlib.Path, help="write every value there")
@@ -74,6 +77,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         key for key in contenders.ALL if options.torch or key not in contenders.TORCH]
     if not options.torch and set(options.contenders) & set(contenders.TORCH):
         parser.error("contenders of PyTorch need --torch")
+    if options.encoders and not options.torch:
+        parser.error("--encoders needs --torch")
     return options
 
 
@@ -86,10 +91,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         counts = options.counts
         catalogue = rows.catalogue(*(counts[name] for name in (
             "leaves", "tiny", "wide", "steps", "step_leaves", "million", "jax_leaves",
-            "many")))
+            "many")), encoders=bool(options.encoders))
         report = Report(catalogue, options.contenders)
         run = Run(directory, options.contenders, options.rows, options.rounds, counts,
-                  {key: options.torch for key in contenders.TORCH}, options.patience, report)
+                  {key: options.torch for key in contenders.TORCH}, options.patience, report,
+                  (options.torch, str(options.encoders.resolve())) if options.encoders else None)
         try:
             run.go(lambda: write(options.json, document(described, options, run)))
         except KeyboardInterrupt:

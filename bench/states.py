@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 
@@ -32,6 +33,26 @@ def make_leaves(count: int, leaf_bytes: int, seed: int = 0) -> dict[str, np.ndar
     generator = np.random.default_rng(seed)
     width = leaf_bytes // 4
     return {leaf_name(i): generator.random(width, dtype=np.float32) for i in range(count)}
+
+
+def make_weights(size_bytes: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """A flat dict of 64 arrays of weights in bfloat16."""
+    generator = np.random.default_rng(seed)
+    shape = (max(1, size_bytes // 64 // 8192), 4096)
+    return {leaf_name(i): (0.02 * generator.standard_normal(shape, np.float32)).astype(
+        ml_dtypes.bfloat16) for i in range(64)}
+
+
+def nudge(weights: dict[str, np.ndarray], generator: np.random.Generator) -> int:
+    """Moves one weight in a hundred by an ulp, in place, at random places; returns the bytes of
+    those weights."""
+    changed = 0
+    for leaf in weights.values():
+        bits = leaf.reshape(-1).view(np.int16)
+        places = np.unique(generator.integers(0, bits.size, bits.size // 100))
+        bits[places] += generator.choice(np.array([-1, 1], np.int16), places.size)
+        changed += places.size * 2
+    return changed
 
 
 def leaf_name(index: int) -> str:

@@ -49,6 +49,13 @@ SHORT: list[tuple[str, str, str | None]] = [
     ("deep/dense-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, all new", ""),
     ("deep/shared-p99", "slowest of 100 saves at 100,000 live steps ÷ at 100, 63 of 64 shared",
      ""),
+    ("publish/default-applied",
+     "1 % of bfloat16 weights changed: from save until a follower has them ÷ memcpy of all", ""),
+    ("publish/staged-applied", "the same, `staging_bytes` of four times the weights ÷ memcpy", ""),
+    ("publish/staged-trl", "that ÷ the encoder of TRL #5937, and its application", ""),
+    ("publish/staged-prime-rl", "that ÷ the encoder of prime-rl #2823, and its application", ""),
+    ("publish/wait-worst", "from durable until the follower woke, the longest", None),
+    ("publish/memory", "peak memory of a follower's update, beyond the weights", None),
 ]
 
 
