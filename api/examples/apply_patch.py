@@ -39,7 +39,7 @@ def read(path: str) -> tuple[Tensors, dict[str, str]]:
         data = file.read()
     size = int.from_bytes(data[:8], "little")
     return {name: (each["dtype"], list(each["shape"]), bytearray(each["data"]))
-            for name, each in deserialize(data)}, json.loads(data[8:8 + size])["__metadata__"]
+            for name, each in deserialize(data)}, json.loads(data[8:8 + size]).get("__metadata__", {})
 
 
 def write(path: str, tensors: Tensors, metadata: dict[str, str]) -> None:
@@ -68,8 +68,10 @@ def digest(tensors: Tensors) -> str:
 
 def apply(tensors: Tensors, patch: Tensors, metadata: dict[str, str]) -> None:
     """Brings the tensors from the patch's base to its result. ValueError for any others."""
-    if (metadata["format"], metadata["version"]) != ("stepwell-patch", "1"):
+    if (metadata.get("format"), metadata.get("version")) != ("stepwell-patch", "1"):
         raise ValueError("this is not a patch, or one of another version")
+    if "base_digest" not in metadata:
+        raise ValueError("this patch was made without digests, so nothing tells a wrong base")
     if digest(tensors) not in (metadata["base_digest"], metadata["result_digest"]):
         raise ValueError(f"these are not the tensors of step {metadata['since']}")
     whole = dict(patch)
@@ -89,6 +91,7 @@ def apply(tensors: Tensors, patch: Tensors, metadata: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     base, patch, result = sys.argv[1:]
-    tensors, about = read(base)
-    apply(tensors, *read(patch))
-    write(result, tensors, about)
+    tensors, _ = read(base)
+    changes, about = read(patch)
+    apply(tensors, changes, about)
+    write(result, tensors, {"stepwell.step": about["to"]})

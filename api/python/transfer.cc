@@ -160,6 +160,10 @@ void BindTransfer(nb::module_& m) {
                    [](const format::PushedHead& head) {
                      return head.step ? std::optional(head.step->step) : std::nullopt;
                    })
+      .def_prop_ro("taint",
+                   [](const format::PushedHead& head) {
+                     return TextObject(head.step ? head.step->taint : std::string());
+                   })
       .def_prop_ro(
           "items",
           [](const format::PushedHead& head) {

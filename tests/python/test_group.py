@@ -176,6 +176,16 @@ def test_checkpoints_are_imported_together(tmp_path: pathlib.Path) -> None:
         assert store.verify().problems == []
 
 
+def test_all_resume_from_one_step_where_one_of_them_meets_damage(tmp_path: pathlib.Path) -> None:
+    both = {"0": ["both"], "1": ["both"]}
+    acts: list[list[Any]] = [["open", {"codec": "raw"}]]
+    acts += [["save", {"step": step, "leaves": both}] for step in (1, 2, 3)]
+    acts += [["flip", {"step": 3, "leaves": {"1": ["both"]}}], ["load_or", {"leaves": ["both"]}],
+             ["close", {}]]
+    for said in run(tmp_path / "store", acts):
+        assert said.gave(5) == [3, [3]], said.output[-2000:]
+
+
 def test_a_missing_part_is_named(tmp_path: pathlib.Path) -> None:
     root = tmp_path / "store"
     run(root, [["open", {}], ["save", {"step": 1}], ["close", {}]])

@@ -404,3 +404,14 @@ def test_steps_that_two_processes_saved_together(tmp_path):
     with stepwell.open(root, mode="r") as store:
         report = Run(store, tmp_path, on_unsupported="skip", rename=Transpose("**")).check(1, 2)
     assert report.sparse == 1 and report.dense >= len(EVERY_LEAF) - 2  # "empty" is the same
+
+
+def test_a_directory_never_gives_way_to_a_file(store: stepwell.Store, tmp_path: Path) -> None:
+    for step in range(2):
+        store.save(step, {"w": np.full(9, step)}).result()
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    with pytest.raises(stepwell.StepExistsError, match="is a directory: give the path of a file"):
+        store.export_patch(0, 1, folder, replace=True)
+    assert (folder / "notes").read_text() == "mine"

@@ -205,3 +205,31 @@ def test_what_is_wrong(store, tmp_path):
             assert follower._changed.wait_for(lambda: follower.error is not None, SECONDS)
         assert isinstance(follower.error, stepwell.StepExistsError)
     assert os.listdir(tmp_path / "full") == ["file"]
+
+
+def test_what_the_store_goes_back_behind_goes_from_the_place(store, tmp_path):
+    """Also where another process followed it before, and steps were passed over meanwhile."""
+    place = tmp_path / "run"
+    other_store = tmp_path / "another"
+    with stepwell.open(other_store) as another:
+        another.save(9, tree(9)).result()
+        another.push(9, place, layout="stepwell")  # of another store: it stays
+    for step in range(5):
+        store.save(step, tree(step)).result()
+        with store.push_following(place) as follower:
+            assert follower.wait(SECONDS)
+    store.taint(2, "a spike")
+    store.rollback(to=3, taint="diverged")
+    with store.push_following(place) as follower:
+        assert follower.wait(SECONDS)
+    with stepwell.open(place, mode="r") as run:
+        assert run.steps() == [0, 1, 2, 3, 9] and run.tainted_steps() == {2: "a spike"}
+    store.rollback(to=0)
+    for step in (1, 2, 5):  # of these only the newest is pushed
+        store.save(step, tree(step + 50)).result()
+    with store.push_following(place) as follower:
+        assert follower.wait(SECONDS)
+    with stepwell.open(place, mode="r") as run:
+        assert run.steps() == [0, 5, 9]
+        for step in (0, 5):
+            assert run.digest(step) == store.digest(step)

@@ -125,3 +125,35 @@ def test_processes_verify_what_they_see(tmp_path: Path, disks: str) -> None:
         assert said.gave(3) == ([True, 2, []] if verifies else [False, 0, []])
         assert said.gave(5) == ([True, 3, []] if verifies else [False, 0, []])
         assert "gave" in said.lines[6]
+
+
+def test_a_step_that_could_not_be_read_is_looked_at_again(store, caplog):
+    store.save(0, {"w": np.zeros(9)}).result()
+    verify = store._backend.verify_at_pace
+    calls = []
+
+    def unread(step, pace):
+        calls.append(step)
+        if len(calls) < 3:
+            raise stepwell.StorageError("too many open files")
+        return verify(step, pace)
+
+    store._backend.verify_at_pace = unread
+    store.verify_in_background(1e9)
+    deadline = time.monotonic() + 60
+    while store.stats()["verification"]["steps"] < 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(calls) == 3 and "too many open files" in caplog.text
+    assert store.stats()["verification"]["damaged"] == []
+
+
+def test_another_rate_ends_the_pause_of_the_old_one(store):
+    store.save(0, {"w": np.random.default_rng(0).standard_normal(4_000_000)}).result()
+    store.verify_in_background(1000)  # it would take hours
+    deadline = time.monotonic() + 60
+    while not store.stats()["verification"]["bytes"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    store.verify_in_background(1e12)
+    while not store.stats()["verification"]["steps"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert store.stats()["verification"]["steps"] == 1

@@ -136,6 +136,8 @@ class Loading(OpenStore):
             does, whatever becomes of such values. False: dtypes that differ are a MismatchError.
         on_corrupt: "previous": if the newest step is damaged, loads the newest one before it that
             is whole, and logs a warning that names the damage and the step; only without a step.
+            Of several processes that have the store open together, all call this, and load one
+            step.
         progress: called after each 32 MiB or so with the bytes loaded and the total. True: a bar
             of tqdm or rich.
 
@@ -163,6 +165,9 @@ class Loading(OpenStore):
         self._check()
         if self._backend.collective_reads:
             raise InvalidArgumentError("with local disks every process loads together: call load")
+        if on_corrupt == "previous" and self._backend.process_count > 1:
+            raise InvalidArgumentError('on_corrupt="previous": with several processes all load '
+                                       "together: call load")
         source = self._source(number)
         handle = LoadHandle(
             source.step, lambda: self._load(number, request, on_corrupt, source).tree)
@@ -185,13 +190,18 @@ class Loading(OpenStore):
         found = source or self._source(step)
         damaged: dict[int, str] = {}
         while True:
+            error: CorruptionError | None = None
             try:
                 loaded = found.all_or_none(functools.partial(request.run, found))
-            except CorruptionError as error:
+            except CorruptionError as damage:
+                error = damage
+            if on_corrupt == "previous" and self._backend.process_count > 1:
+                error = self._damage_of_all(found.step, error)
+            if error is not None:
                 before = [other for other in self._backend.step_numbers(tainted=False)
                           if other < found.step]
                 if on_corrupt == "raise" or not before:
-                    raise
+                    raise error
                 damaged[found.step] = str(error)
                 if before[-1] < min_step:
                     raise self._below(min_step, f"step {found.step} is damaged, and the one before "
@@ -205,6 +215,16 @@ class Loading(OpenStore):
                                        found.step)
             monitoring.record(monitoring.LOAD, time.monotonic() - begun)
             return _Loaded(loaded, found.step, damaged)
+
+    def _damage_of_all(self, step: int, error: CorruptionError | None) -> CorruptionError | None:
+        """What is wrong with a step that each process has read its part of: with one that another
+        process could not read, too."""
+        met = self._backend.gather(int(error is not None), "whether a step is damaged")
+        if error is None and any(met):
+            processes = ", ".join(str(process) for process, each in enumerate(met) if each)
+            return CorruptionError(f"{self.path!r}: step {step} is damaged where process "
+                                   f"{processes} reads it")
+        return error
 
     def load_or(self, init: Any, *, source: OpenStore | str | os.PathLike[str] | None = None,
                 items: Iterable[str] | None = None, cast: Casting = False,
@@ -249,7 +269,7 @@ class Loading(OpenStore):
                 return Resumed(init, 0, self.tainted_steps())
             with self._opened(source) as store:
                 loaded = store._load(None, changed, on_corrupt)
-                return Resumed(loaded.tree, 0, store._skipped(loaded))
+                return Resumed(loaded.tree, 0, {**self.tainted_steps(), **store._skipped(loaded)})
         request = changed if source is None else LoadRequest.checked(
             None, init, None, None, items, "numpy", False, "error", "error", None, None)
         try:

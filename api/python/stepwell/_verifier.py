@@ -11,7 +11,7 @@ from ._runtime import service
 from ._runtime.stats import StepSummary, VerificationStats
 from ._runtime.threads import Thread
 from ._text import counted
-from .errors import Error, StepNotFoundError
+from .errors import Error, StepNotFoundError, StorageError
 
 _LOOK_S = 1.0  # between two looks for new steps
 
@@ -25,6 +25,7 @@ class Verifier:
         self._backend = backend
         self._path = path
         self._ended = threading.Event()
+        self._paced = threading.Event()  # ends a pause between two reads
         self._free_at = 0.0  # on the monotonic clock: when more may be read
         self._look_at = 0.0  # on the same clock: when to look for new steps
         self._todo: list[StepSummary] = []  # that are not verified, as of the last look; ascending
@@ -39,6 +40,8 @@ class Verifier:
     def go_on(self, bytes_per_second: float) -> None:
         """Takes another rate, and begins again if it was stopped."""
         self.bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+        self._paced.set()  # a pause under way was for the old rate
         if self._ended.is_set():
             self._thread.join()
             self._ended.clear()
@@ -47,6 +50,7 @@ class Verifier:
     def stop(self) -> None:
         """Returns when the thread has ended."""
         self._ended.set()
+        self._paced.set()
         self._thread.join()
 
     def stats(self) -> VerificationStats:
@@ -90,17 +94,21 @@ class Verifier:
             with self._lock:
                 self._stats["bytes"] += done_bytes - read
             read = done_bytes
-            return not self._ended.wait(max(0.0, self._free_at - now))
+            self._paced.wait(max(0.0, self._free_at - now))
+            self._paced.clear()
+            return not self._ended.is_set()
 
-        self._verified[step.step] = step.commit
         try:
             report = self._backend.verify_at_pace(step.step, pace)
         except StepNotFoundError:  # it was deleted meanwhile
             return
         if report is None:  # stopped: it is not verified yet
-            del self._verified[step.step]
             return
         problems = [each for each in report.problems if each.step == step.step]
+        unread = [each for each in problems if each.unchecked]
+        if unread and len(unread) == len(problems):  # it is read again at a later look
+            raise StorageError(f"step {step.step} could not be read: {unread[0].message}")
+        self._verified[step.step] = step.commit
         with self._lock:
             self._stats["steps"] += 1
             damaged = set(self._stats["damaged"]) - {step.step}

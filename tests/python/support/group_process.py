@@ -289,6 +289,9 @@ def main() -> None:
             elif act == "dawdle":  # between reading and saying so, in the next import
                 if PROCESS == arguments["process"]:
                     dawdle(arguments["seconds"])
+            elif act == "load_or":
+                resumed = store.load_or(state(0, arguments["leaves"]), on_corrupt="previous")
+                gave = [resumed.next_step, list(resumed.skipped)]
             elif act == "digest":
                 gave = digest_of(store.load(arguments["step"]))
             elif act == "pull":

@@ -18,7 +18,7 @@ from .._pytree.dtypes import number_of
 from .._runtime import durable
 from .._runtime.arguments import Progress
 from .._runtime.files import is_inside
-from ..errors import InvalidArgumentError, NoSpaceError, StorageError
+from ..errors import InvalidArgumentError, NoSpaceError, StepExistsError, StorageError
 from .tensors import Tensors
 
 _NAME = "file"
@@ -50,6 +50,8 @@ def whole_file(path: str, store: str, replace: bool) -> Iterator[tuple[str, IO[b
     """A file that gets `path` when the block ends without an exception, with the permissions that
     the store at `store` gives; and a directory for more files, which go."""
     check_outside(store, path)
+    if os.path.isdir(path):
+        raise StepExistsError(f"{path} is a directory: give the path of a file")
     mode = 0o666
     with contextlib.suppress(FileNotFoundError):  # a run that lies elsewhere says nothing of it
         mode = stat.S_IMODE(os.stat(os.path.join(store, "STEPWELL")).st_mode)

@@ -109,7 +109,7 @@ def pull(self: OpenStore, src: Any, step: SupportsIndex | None = None, *, prefix
         but steps were to places below it, the highest of them is pulled; two of that number are
         refused.
     step: the number that it gets; None: the one that it had. Of a pushed run: the step to pull,
-        which keeps its number; None: the highest.
+        which keeps its number; None: the highest that is not tainted.
     if_exists: as in `save`.
     items: names of items, of those that were pushed; None: all.
     work_dir: where to put the objects meanwhile; None: beside the store.

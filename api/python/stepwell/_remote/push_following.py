@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,9 +19,10 @@ from .._runtime import service
 from .._runtime.arguments import count_of, seconds_of
 from .._runtime.threads import Thread
 from ..errors import Error, StepNotFoundError
-from .listing import pushed_steps
+from . import run
 from .object_store import open_object_store
 from .push import push
+from .push_record import Pushed, PushRecord
 from .pushed import PushReport
 from .run_delete import delete_pushed
 from .transfer import with_context
@@ -39,7 +41,8 @@ class PushFollower:
         self._store, self._dest, self._place, self._url = store, dest, place, url
         self._options, self._keep, self._on_push = options, keep, on_push  # options: of `push`
         self._changed = threading.Condition()
-        self._here: list[int] = []  # steps that this has pushed, in that order
+        self._pushed: int | None = None  # the step that was pushed last
+        self._record: PushRecord | None = None  # None: not read yet
         self._last: Commit | None = None  # the newest step when the last push that ended began
         self._pushes = 0  # that ended well
         self._error: Error | None = None
@@ -51,7 +54,7 @@ class PushFollower:
     @property
     def pushed(self) -> int | None:
         """The step that was pushed last; None: none yet."""
-        return self._here[-1] if self._here else None
+        return self._pushed
 
     @property
     def error(self) -> Error | None:
@@ -124,12 +127,10 @@ class PushFollower:
             newest = newest_commit(self._store)
             if newest is None:
                 return True
-            step = newest.step
-            report = push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
-                          progress=self._go_on, **self._place, **self._options)
+            report = self._push_step(newest.step)
             with self._changed:
-                self._here = [each for each in self._here if each != step] + [step]
-            self._retire(step)
+                self._pushed = newest.step
+            self._retire(newest.step)
         except StepNotFoundError:
             return True  # it has gone, and the follower gives another one
         except Error as error:
@@ -147,16 +148,78 @@ class PushFollower:
         if self._closing:
             raise Error("the PushFollower was closed")
 
+    def _push_step(self, step: int) -> PushReport:
+        bucket = self._bucket()
+        pushed = self._now(step)
+        if pushed is None:
+            raise StepNotFoundError(f"step {step} has gone")
+        with with_context(f"push of step {step} to {bucket.url}"):
+            is_run = run.is_run(bucket)
+            record = self._record = self._record or PushRecord(
+                bucket, self._store._backend.writer.id())
+            if is_run:  # before the step: one that nothing says is ours would stay for ever
+                record.write({**record.steps, step: pushed})
+        report = push(self._store, step, self._dest, if_exists="replace", layout="stepwell",
+                      progress=self._go_on, **self._place, **self._options)
+        with with_context(f"push of step {step} to {bucket.url}"):
+            record.write({**record.steps, step: pushed})
+        return report
+
+    def _bucket(self) -> run.RunStore:
+        with with_context("following a run"):
+            place = open_object_store(self._dest, self._place["prefix"],
+                                      self._place["storage_options"])
+            return run.writable(place, stat.S_IMODE(os.stat(self._store.path).st_mode) & 0o777)
+
+    def _now(self, step: int) -> Pushed | None:
+        """A step as the store has it; None: it has none."""
+        store = self._store
+        try:
+            reader = store._backend.source(step, store._check_open, store._account).reader
+        except StepNotFoundError:
+            return None
+        return Pushed(reader.time_ns, reader.taint)
+
+    def _below(self, step: int) -> Pushed | None:
+        """The nearest step below one, as the store has it."""
+        lower = [each for each in self._store._backend.step_numbers() if each < step]
+        return self._now(lower[-1]) if lower else None
+
     def _retire(self, newest: int) -> None:
-        """Deletes what `keep` does not keep, and steps that the store has gone back behind."""
-        gone = [step for step in self._here if step > newest]
+        """Deletes what `keep` does not keep, and of the steps that were pushed from this store
+        those that it has gone back behind, or has saved anew since; and pushes again what was
+        tainted since, or untainted."""
+        bucket = self._bucket()
+        with with_context(f"listing {bucket.url}"):
+            there = set(run.listing(bucket).steps)
+        assert self._record is not None
+        mine = self._record.steps
+        gone = {step for step in mine if step > newest}
+        again = []
+        for step in sorted(mine.keys() & there - gone - {newest}):
+            now = self._now(step)
+            # A step that the store lacks may have been dropped by retention, which is not that of
+            # the place; but where the one below is newer, the store has gone back behind both.
+            if now is None and (below := self._below(step)) is not None:
+                if below.time_ns > mine[step].time_ns:
+                    gone.add(step)
+            elif now is not None and now.time_ns != mine[step].time_ns:
+                gone.add(step)
+            elif now is not None and now != mine[step]:
+                again.append(step)
         if self._keep is not None:
-            there = {each.step for each in pushed_steps(self._dest, **self._place)}
-            gone += sorted(step for step in there if step < newest)[:-self._keep + 1 or None]
-        for step in gone:
+            gone.update(sorted(step for step in there if step < newest)[:-self._keep + 1 or None])
+        for step in sorted(gone & there):
             with contextlib.suppress(StepNotFoundError):
                 delete_pushed(self._dest, step, **self._place)
-            self._here = [each for each in self._here if each != step]
+        for step in again:
+            if step not in gone:
+                with contextlib.suppress(StepNotFoundError):
+                    self._push_step(step)
+        left = there - gone | {newest}
+        with with_context(f"push to {bucket.url}"):
+            self._record.write({step: each for step, each in self._record.steps.items()
+                                if step in left})
 
     def _failed(self, error: Error) -> None:
         if not self._closing and type(error) is not type(self._error):
@@ -183,7 +246,9 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     A place that is slow, full or cannot be reached never delays or fails a save: the push is tried
     again, after a second and up to a minute, and `PushFollower.error` and the log say what is
     wrong. It ends with `PushFollower.close`, and when the store is closed. When the store goes
-    back, because the newest steps were deleted, those that this had pushed are deleted there, too.
+    back, because the newest steps were deleted or tainted, those that were pushed from it are
+    deleted there, too, also those of an earlier session: the place has a record of them. So are
+    steps that were saved anew since; what is tainted later is tainted there with the next push.
 
     dest, prefix, storage_options, verify, work_dir: as in `push`; the place is empty, or a run.
     keep: how many steps the place keeps; the lower ones are deleted there after each push, also

@@ -57,10 +57,14 @@ def pull_from_run(store: OpenStore, bucket: ReadableStore, step: int | None, if_
 
 
 def _newest(bucket: ReadableStore) -> int:
+    """The highest step that is not tainted."""
     steps = run.listing(bucket).steps
-    if not steps:
-        raise CheckpointNotFoundError(f"{bucket.url} is a pushed run without steps")
-    return steps[-1]
+    for step in reversed(steps):
+        head = run.read_head(bucket, run.step_key(step))
+        if head is not None and not head.taint:
+            return step
+    raise CheckpointNotFoundError(f"{bucket.url} is a pushed run without steps"
+                                  f"{' that are not tainted: name one' if steps else ''}")
 
 
 class _Receiver:
