@@ -202,6 +202,28 @@ def test_files_of_equinox_load_and_are_replaced() -> None:
     assert os.listdir() == ["state.eqx"]
 
 
+def test_a_directory_that_is_no_checkpoint_stays(folder: Path) -> None:
+    (folder / "empty.eqx").mkdir()
+    (folder / "work.eqx").mkdir()
+    (folder / "work.eqx/notes").write_text("mine")
+    (folder / "link.eqx").symlink_to("work.eqx")
+    with stepwell.open("store.eqx") as store:
+        store.save(0, {"w": 1}).result()
+    with stepwell.open("run") as store, store.orbax_view("view.eqx", name_prefix="step.") as view:
+        store.save(7, {"w": np.arange(3)}).result()
+        view.wait()
+
+        def contents() -> list[Path]:
+            return sorted(path for each in folder.glob("*.eqx*") for path in each.rglob("*"))
+
+        before = contents()
+        for path in ("empty", "work", "link", "store", "view", "view.eqx/step.7"):
+            for library in (eqx, eqx_io):
+                with pytest.raises(IsADirectoryError):
+                    library.tree_serialise_leaves(path, {"w": np.ones(2)})
+        assert contents() == before
+
+
 @pytest.mark.parametrize("ours", ["saves", "loads", "both"])
 def test_objects_with_write_and_read_take_the_format_of_equinox(ours: str) -> None:
     file = io.BytesIO()

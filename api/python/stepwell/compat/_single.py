@@ -85,12 +85,14 @@ class _Cancellation:
 def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: bool = False,
          metadata: Any = None, metrics: Any = None, chunks: Chunks | None = None,
          form: Form | None = None, timeout: float | None = None,
+         check: Callable[[str], object] = lambda target: None,
          finished: Callable[[], object] | None = None) -> Work[None]:
     """Saves items as the checkpoint `path`, in the background. When `save` returns, the caller may
     change or donate the state. An earlier save of `path` comes to its end first. All processes of a
     run save together, and have one result. StepExistsError if `path` exists and `overwrite` is
     False; LockedError if another run saves it.
 
+    check: called with the path on process 0, before anything is made there; raises to refuse it.
     finished: called in the background once the checkpoint is there. timeout: of `result()`.
     """
     form = form or Form()
@@ -101,6 +103,7 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     cancellation = _Cancellation()
 
     def begin() -> None:
+        check(target)
         if not overwrite:
             _check_absent(target)  # before anything is made there
         durable.make_directories(os.path.dirname(target))

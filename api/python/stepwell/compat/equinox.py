@@ -12,7 +12,8 @@ without the rest, and a renamed or reordered field is an error instead of anothe
 What differs from Equinox:
 
 - `run.eqx` is a directory, written under another name and renamed: it is whole and durable, or
-  not there. It replaces an earlier one, also a file that Equinox wrote.
+  not there. It replaces an earlier one, also a file that Equinox wrote. Any other directory raises
+  IsADirectoryError, as in Equinox.
 - Files that Equinox wrote load through the same function. Objects with `write` or `read` take
   Equinox's own format, through Equinox.
 - Every leaf of another shape or dtype, and every one that only `like` or only the file has, is in
@@ -23,6 +24,7 @@ What differs from Equinox:
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -76,6 +78,8 @@ def tree_serialise_leaves(path_or_file: Any, pytree: Any,
     filter_spec: a function (file, leaf) that saves a leaf or does nothing, or a tree of such
         functions. What a function of yours writes is kept as a file of its own for this leaf.
     is_leaf: as in Equinox.
+
+    IsADirectoryError if the path is a directory that is no checkpoint of Stepwell.
     """
     if not isinstance(path_or_file, (str, os.PathLike)):
         _equinox().tree_serialise_leaves(path_or_file, pytree, filter_spec, is_leaf)
@@ -88,7 +92,13 @@ def tree_serialise_leaves(path_or_file: Any, pytree: Any,
 
     tree = _map(save, filter_spec, pytree, is_leaf)
     _single.save(_with_suffix(path_or_file), {"state": tree}, overwrite=True,
-                 metadata=None if _is_default(filter_spec) else {_CUSTOM_KEY: True}).result()
+                 metadata=None if _is_default(filter_spec) else {_CUSTOM_KEY: True},
+                 check=_check_replaceable).result()
+
+
+def _check_replaceable(path: str) -> None:
+    if os.path.isdir(path) and _single.store_in(path) is None:
+        raise IsADirectoryError(errno.EISDIR, "a directory that is no checkpoint of Stepwell", path)
 
 
 def tree_deserialise_leaves(path_or_file: Any, like: Any,
