@@ -25,6 +25,26 @@ from stepwell.compat import orbax_v1 as v1
 from stepwell.compat._root import Root
 
 
+def test_steps_that_come_and_go_while_they_are_listed(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def flicker() -> None:
+        while not over.is_set():
+            (tmp_path / "3").mkdir()
+            (tmp_path / "3").rmdir()
+
+    thread = threading.Thread(target=flicker)
+    thread.start()
+    try:
+        with Root(tmp_path, name_format=real_v1.path.step.standard_name_format(),
+                  read_only=True) as root:
+            for _ in range(50_000):
+                assert set(root.foreign(anew=True)) <= {3}
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_a_save_waits_for_another_threads_close_of_the_directory(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closing, go_on = threading.Event(), threading.Event()

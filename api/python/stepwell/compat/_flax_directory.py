@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .. import _stepwell, _store
+from .. import _store
 from .._interop.file_bounds import check_fits, check_regular
 from .._interop.temporary_import import imported
 from .._pytree.has_leaf import has_leaf
@@ -25,6 +25,7 @@ from ..errors import (CheckpointNotFoundError, Error, FormatError, InvalidArgume
                       StoreNotFoundError)
 from . import _resolve
 from ._root import Root
+from ._stores import shown_at
 from ._work import Work
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")  # as Flax names steps
@@ -93,7 +94,7 @@ class Directory:
                 path = os.path.join(self.path, name)
                 # A directory that a view made for a step that the store lacks will be removed, or
                 # is gone.
-                if not own and _stepwell.made_by_view(path) is None and os.path.exists(path):
+                if not own and shown_at(path) is None and os.path.exists(path):
                     found.append(Checkpoint(float(text), text, path, False))
         return sorted(found)
 

@@ -207,7 +207,7 @@ class OrbaxCheckpoint(Opened):
 def shown(path: str) -> tuple[str, int] | None:
     """The store and the step that a directory shows, if it is a step of a root; also while it has
     yet to be shown as the store has it by now, or to go."""
-    found = _stepwell.made_by_view(path)
+    found = _stores.shown_at(path)
     return None if found is None else (found.store_path, found.step)
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from .. import Json, _stepwell, _store
+from .. import Json, _store
 from .._pytree.chunks import Chunks
 from .._runtime import durable
 from .._runtime.durable import TEMPORARY
@@ -29,7 +29,7 @@ from .._runtime.files import key_of, local_path, read_json_object
 from ..errors import (CheckpointNotFoundError, CorruptionError, Error, LockedError,
                       PermissionDeniedError, StepNotFoundError, StoreNotFoundError)
 from ._stores import (METRICS, OWN_METADATA, STORE_NAME, Info, Shared, metrics_of, now,
-                      release, take)
+                      release, shown_at, take)
 from ._work import Work
 
 _REPLACES = "replaces"  # there: the directory of another library that the step takes the place of
@@ -255,7 +255,7 @@ class Root:
             known = self._made_by_view.get(place)
             if known is not None:
                 return place, known
-            shown = _stepwell.made_by_view(path)
+            shown = shown_at(path)
             made_by_view = shown is not None and os.path.samefile(
                 shown.store_path, self._store_path)
             before, place = place, _place(path)

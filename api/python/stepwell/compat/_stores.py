@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .. import _store
+from .. import _stepwell, _store
 from .._interop.orbax_view import OrbaxView
 from .._pytree.has_leaf import has_leaf
 from .._runtime import service
 from .._runtime.files import key_of
-from ..errors import Error
+from ..errors import Error, StepNotFoundError
 from ._work import Work
 
 STORE_NAME = ".stepwell"
@@ -41,6 +41,15 @@ def metrics_of(store: _store.Store, step: int) -> Any:
     if view.metrics is None and METRICS in view.items:
         return store.load(step, items=[METRICS])[METRICS]
     return view.metrics
+
+
+def shown_at(path: str) -> _stepwell.ShownStep | None:
+    """Which step of a root's store a directory shows; None if it shows none, or is not there, also
+    where it goes meanwhile."""
+    try:
+        return _stepwell.made_by_view(path)
+    except StepNotFoundError:
+        return None
 
 
 def retired(steps: Iterable[int], step: int, items: Mapping[str, Any]) -> list[int]:
