@@ -98,10 +98,10 @@ class Directory:
                     found.append(Checkpoint(float(text), text, path, False))
         return sorted(found)
 
-    def untainted(self) -> list[Checkpoint]:
+    def untainted(self, in_flight: bool = False) -> list[Checkpoint]:
         """Those that a run may be resumed from."""
         tainted = self.root.tainted()
-        return [each for each in self.checkpoints()
+        return [each for each in self.checkpoints(in_flight)
                 if not (each.is_own and each.number in tainted)]
 
     def save(self, step: int, target: Any, gone: list[Checkpoint]) -> Work[None]:

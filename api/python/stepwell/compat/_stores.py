@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from .. import _stepwell, _store
@@ -56,6 +56,19 @@ def retired(steps: Iterable[int], step: int, items: Mapping[str, Any]) -> list[i
     """Which of the steps that a policy gives up go with a save of `items` as `step`: only the step
     itself if the items have no leaf, as those of a train step that forgot its `return`."""
     return [each for each in steps if each == step or has_leaf(dict(items))]
+
+
+def kept_beside(steps: Iterable[float], new: float, tainted: Set[int]) -> set[float]:
+    """Which of `steps` stay beside those that a policy keeps once `new` is saved, which is one of
+    them: the engine's rule for tainted steps, KeptUntainted of db/commit/retention.h.
+
+    The newest other step that is not tainted stays if a tainted one is newer: `new` may turn out to
+    be tainted, too. And `new` stays below tainted steps, where a policy takes it for an old one.
+    """
+    others = set(steps) - {new}
+    newest_tainted = max(others & tainted, default=-1.0)
+    newest = max(others - tainted, default=new)
+    return {step for step in (newest, new) if step < newest_tainted}
 
 
 class Shared:

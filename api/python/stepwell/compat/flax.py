@@ -17,7 +17,7 @@ What differs from Flax:
   `orbax_transforms={}` takes from the target what the checkpoint lacks.
 - `overwrite=False` refuses a step at or below the newest one, with and without Orbax, by an error
   that is InvalidCheckpointError and ValueError. Flax's Orbax backend saves the older step and
-  deletes it at once.
+  deletes it at once. Tainted steps (`stepwell.Store.taint`) are not counted, and are replaced.
 - `overwrite=True` replaces the step when the new one is durable. Flax deletes the old one first.
 - A prefix does not end in a digit.
 - Step numbers are integers from 0 on. Flax takes floats and negative numbers, too.
@@ -34,7 +34,7 @@ import contextlib
 import importlib
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,6 +43,7 @@ from .._runtime.files import local_path
 from ..errors import InvalidArgumentError, LockedError
 from ._flax_directory import Checkpoint, Directory, is_checkpoint, opened_path, opened_tree
 from ._mismatch import check_names, mismatches_of
+from ._stores import kept_beside
 
 __all__ = ["AsyncManager", "available_steps", "latest_checkpoint", "restore_checkpoint",
            "save_checkpoint", "save_checkpoint_multiprocess"]
@@ -99,7 +100,8 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
     target: any pytree; a TrainState's functions are not saved.
     keep: how many of the newest checkpoints stay, whichever library wrote them; 0 keeps all.
     overwrite: replaces this step and deletes those above it. False: InvalidCheckpointError of Flax
-        if this step or one above it is there.
+        if this step or one above it is there and not tainted. A tainted step is replaced; tainted
+        ones above it stay, and count for `keep`.
     keep_every_n_steps: keeps checkpoints that are at least this far apart, too.
     async_manager: the call returns when the state is copied, so it may be changed or donated;
         `async_manager.wait_previous_save()` waits for the rest.
@@ -122,11 +124,13 @@ def save_checkpoint(ckpt_dir: _Path, target: Any, step: int | float, prefix: str
         if directory.root.store.read_only:
             raise LockedError(f"{name!r}: another process saves here")
         found = directory.checkpoints(in_flight=True)
-        if not overwrite and found and found[-1].number >= number:
+        untainted = directory.untainted(in_flight=True)
+        if not overwrite and untainted and untainted[-1].number >= number:
             raise _outdated(path, number)
         before = [each for each in found if each.number != number]
         new = Checkpoint(number, str(number), path, True)
-        gone = _superseded(sorted([*before, new]), number, keep, overwrite, keep_every_n_steps)
+        gone = _superseded(sorted([*before, new]), number, keep, overwrite, keep_every_n_steps,
+                           directory.root.tainted())
         same = [each for each in found if each.number == number and not each.is_own]
         saving = directory.save(number, target, [*gone, *same])
     except BaseException:
@@ -265,16 +269,17 @@ def _state_dict(loaded: Any) -> Any:
 
 
 def _superseded(checkpoints: list[Checkpoint], number: int, keep: int, overwrite: bool,
-                keep_every_n_steps: int | None) -> list[Checkpoint]:
+                keep_every_n_steps: int | None, tainted: Set[int]) -> list[Checkpoint]:
     """Returns the steps that go once `number` is saved: those above an overwritten step, and of the
     rest those that `keep` does not name, with the arithmetic of Flax."""
     gone = [each for each in checkpoints if overwrite and each.number > number]
     left = checkpoints[:len(checkpoints) - len(gone)]
+    stay = kept_beside([each.number for each in left], number, tainted)
     last_kept = float("-inf")
     for each in left[:-keep] if keep and len(left) > keep else []:
         if keep_every_n_steps and each.number and each.number - last_kept >= keep_every_n_steps:
             last_kept = each.number
-        else:
+        elif each.number not in stay:
             gone.append(each)
     return gone
 

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from orbax.checkpoint import checkpoint_utils, path
@@ -16,7 +16,8 @@ from orbax.checkpoint import checkpoint_utils, path
 from ..._interop.orbax_view import pin_view
 from ..._runtime.files import engine_path
 from ..._stepwell import Watch
-from ...errors import Error, StepNotFoundError
+from ...errors import Error, PermissionDeniedError, StepNotFoundError, StoreNotFoundError
+from .._stores import reading, shown_at
 
 
 class _Changes:
@@ -51,7 +52,8 @@ def wait_for_new_checkpoint(checkpoint_dir: Any, *, until_step: int | None = Non
     """Waits for a step of at least `until_step` (None: for any). The step, or -1 after `timeout`
     seconds (if `timeout_fn` is given: once that returns True after the timeout). A step is seen as
     soon as it is there; `seconds_to_sleep` is how often `timeout_fn` is asked, and how often this
-    looks at a directory of whose changes the kernel tells nothing.
+    looks at a directory of whose changes the kernel tells nothing. Tainted steps
+    (`stepwell.Store.taint`) of a manager's root are passed over; a view elsewhere does not tell.
 
     In the block the step can be read, whatever the run deletes meanwhile.
     """
@@ -62,8 +64,8 @@ def wait_for_new_checkpoint(checkpoint_dir: Any, *, until_step: int | None = Non
     asleep_until = 0.0
     with contextlib.ExitStack() as pins:
         while True:
-            step, directory = _latest(checkpoint_dir, name_format)
-            if step >= (until_step or 0) and _pinned(pins, directory):
+            step, directory = _latest(checkpoint_dir, name_format, until_step or 0)
+            if step >= 0 and _pinned(pins, directory):
                 break
             now = time.monotonic()
             if now >= asleep_until:
@@ -76,12 +78,31 @@ def wait_for_new_checkpoint(checkpoint_dir: Any, *, until_step: int | None = Non
         yield step
 
 
-def _latest(root: Any, name_format: Any) -> tuple[int, str]:
-    """The last step and its directory; -1 if there is none."""
+def _latest(root: Any, name_format: Any, least: int) -> tuple[int, str]:
+    """The last step that is not tainted, and its directory; -1 if there is none of at least
+    `least`."""
     if not os.path.isdir(root):
         return -1, ""
-    return max([(found.step, os.fspath(found.path)) for found in name_format.find_all(root)],
-               default=(-1, ""))
+    found = [(each.step, os.fspath(each.path)) for each in name_format.find_all(root)
+             if each.step >= least]
+    tainted: dict[str, Collection[int]] = {}  # by store
+    for step, directory in sorted(found, reverse=True):
+        shown = shown_at(directory)
+        if shown is None:
+            return step, directory
+        if shown.store_path not in tainted:
+            tainted[shown.store_path] = _tainted(shown.store_path)
+        if shown.step not in tainted[shown.store_path]:
+            return step, directory
+    return -1, ""
+
+
+def _tainted(store_path: str) -> Collection[int]:
+    # Who may read the steps that a view shows need not be able to read its store.
+    with contextlib.suppress(StoreNotFoundError, PermissionDeniedError):
+        with reading(store_path) as store:
+            return store.tainted_steps()
+    return ()
 
 
 def _pinned(pins: contextlib.ExitStack, directory: str) -> bool:
@@ -98,7 +119,7 @@ def checkpoints_iterator(checkpoint_dir: Any, *, min_interval_secs: float = 0,
                          **options: Any) -> Iterator[int]:
     """The newest step of a run, again and again: each higher than the one before. Ends when no new
     one comes for `timeout` seconds (and `timeout_fn`, if given, returns True). Steps that come and
-    go while the caller works are left out."""
+    go while the caller works are left out, and so are tainted ones."""
     last = -1
     while True:
         with wait_for_new_checkpoint(checkpoint_dir, until_step=last + 1, **options) as last:

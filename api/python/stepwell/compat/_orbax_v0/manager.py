@@ -18,7 +18,7 @@ from orbax.checkpoint.metadata import RootMetadata
 
 from ...errors import InvalidArgumentError
 from .._orbax_common import orbax_errors, read_root_metadata, write_root_metadata
-from .._stores import METRICS, now, retired
+from .._stores import METRICS, kept_beside, now, retired
 from .._work import Work
 from .handling import composite_handler
 from .item_handlers import ItemHandlers
@@ -114,12 +114,13 @@ class CheckpointManager(orbax.CheckpointManager):
 
     def should_save(self, step: int) -> bool:
         """Returns true if the options ask to save this step. Never for one that is not behind the
-        last."""
+        last that is not tainted."""
         step = _step_number(step)
         if self._options.read_only:
             _logger.warning("%s is read only, save will be skipped", self._directory)
             return False
-        infos = self._steps.infos()
+        infos, tainted = self._steps.infos(), self._steps.tainted()
+        infos = [info for info in infos if info.step not in tainted]
         if infos and infos[-1].step >= step:
             return False
         context = orbax.checkpoint_managers.DecisionContext(
@@ -170,7 +171,8 @@ class CheckpointManager(orbax.CheckpointManager):
         whatever the options say, but never over an existing step (StepAlreadyExistsError).
         custom_metadata: JSON, in `metadata(step).custom_metadata`. Waits for the save before.
 
-        The steps that the policy does not keep go with the commit of this one.
+        The steps that the policy does not keep go with the commit of this one. A tainted step
+        (`stepwell.Store.taint`) is replaced, since a run that went back trains it anew.
         """
         step = _step_number(step)
         if items is None and args is None:
@@ -181,7 +183,8 @@ class CheckpointManager(orbax.CheckpointManager):
         if not force and not self.should_save(step):
             return False
         self._wait_for_save()
-        if step in self._steps.listed():
+        replace = step in self._steps.tainted()
+        if not replace and step in self._steps.listed():
             raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
         named = self._named_args(items, save_kwargs, args)
         tracked = self._options.best_fn is not None
@@ -196,7 +199,8 @@ class CheckpointManager(orbax.CheckpointManager):
         with orbax_errors(), self._steps.planning():
             work = self._steps.save(
                 step, saving.items, metadata=saving.metadata(custom_metadata), metrics=written,
-                known_metrics=metrics, old=retired(self._old(step, metrics), step, saving.items),
+                known_metrics=metrics, replace=replace,
+                old=retired(self._old(step, metrics), step, saving.items),
                 then=self._async_options.post_finalization_callback or (lambda: None),
                 timeout=self._async_options.timeout_secs)
         self._raised.clear()
@@ -216,10 +220,13 @@ class CheckpointManager(orbax.CheckpointManager):
 
     def _old(self, step: int, metrics: Any) -> list[int]:
         """The steps that the policy does not keep once there is this one, which may be one."""
-        infos = [*self._steps.infos(), CheckpointInfo(step, now(), metrics)]
+        infos = [info for info in self._steps.infos() if info.step != step]
+        infos.append(CheckpointInfo(step, now(), metrics))
         kept = self._keep_policy.should_preserve(
             list(infos), context=orbax.checkpoint_managers.PreservationContext())
-        return [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
+        stay = kept_beside([info.step for info in infos], step, self._steps.tainted())
+        return [info.step for info, keep in zip(infos, kept, strict=True)
+                if not keep and info.step not in stay]
 
     def wait_until_finished(self) -> None:
         """Waits until the save under way is done and its step stands in the directory. Raises what

@@ -58,6 +58,10 @@ class Steps:
         """The highest of them that is not tainted."""
         return self._open().latest()
 
+    def tainted(self) -> set[int]:
+        """The steps that are not to be resumed from, which a save replaces."""
+        return self._open().tainted()
+
     def infos(self) -> list[CheckpointInfo]:
         """Returns the facts about each step."""
         root = self._open()
@@ -103,7 +107,7 @@ class Steps:
         return self._open().planning()
 
     def save(self, step: int, items: Mapping[str, Any], *, metadata: Any, metrics: Any,
-             known_metrics: Any, old: list[int], then: Callable[[], object],
+             known_metrics: Any, replace: bool, old: list[int], then: Callable[[], object],
              timeout: float) -> Work[None]:
         """Saves a step. `old`: what goes with its commit. `known_metrics`: for policies."""
         retire = [] if self._options.todelete_subdir else [each for each in old if each != step]
@@ -112,8 +116,9 @@ class Steps:
             self._finish(old)
             then()
 
-        work = self._open().save(step, items, metadata=metadata, metrics=metrics, retire=retire,
-                                 then=finish, timeout=timeout)
+        work = self._open().save(step, items, metadata=metadata, metrics=metrics, replace=replace,
+                                 retire=retire, then=finish, timeout=timeout)
+        self._metrics.pop(step, None)  # of what it replaces
         if known_metrics is not None and (metrics is None or self._lightweight):
             self._metrics[step] = known_metrics
         return work

@@ -13,7 +13,7 @@ from ..._runtime.files import local_path
 from ..._runtime.preemption import jax_preempts_at
 from .._orbax_common import orbax_errors, write_root_metadata
 from .._root import NO_TIME, Root
-from .._stores import Info, now, retired
+from .._stores import Info, kept_beside, now, retired
 from .._work import Work
 from .base import get_context, v1
 from .items import Items, check_names, to_items
@@ -134,6 +134,8 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         return self._root.store._backend.from_leader(decision, what)
 
     def _wants(self, step: int, infos: list[Info], preempted: bool) -> bool:
+        tainted = self._root.tainted()
+        infos = [info for info in infos if info.step not in tainted]
         if any(info.step >= step for info in infos):
             return False
         context = saves.DecisionContext(
@@ -143,20 +145,24 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
                                                   context=context))
 
     def _is_wanted(self, step: int, force: bool, overwrite: bool, preempted: bool
-                   ) -> tuple[bool, bool]:
-        """Returns whether the step is there, and whether it is to be saved."""
+                   ) -> tuple[bool, bool, bool]:
+        """Returns whether the step is there, whether it must stay as it is, and whether it is to be
+        saved."""
         infos = self._infos()
         there = any(info.step == step for info in infos)
+        stays = there and not overwrite and step not in self._root.tainted()
         others = [info for info in infos if info.step != step]
-        wanted = not (there and not overwrite) and (force or self._wants(step, others, preempted))
-        return there, wanted
+        wanted = not stays and (force or self._wants(step, others, preempted))
+        return there, stays, wanted
 
     def _given_up(self, step: int, metrics: Any) -> list[int]:
         """The steps that the policy does not keep once there is this one, which may be one."""
         infos = [info for info in self._infos() if info.step != step]
         infos = sorted([*infos, Info(step, now(), metrics)], key=lambda info: info.step)
         kept = self._keep_policy.should_preserve(infos, context=keeps.PreservationContext())
-        return [info.step for info, keep in zip(infos, kept, strict=True) if not keep]
+        stay = kept_beside([info.step for info in infos], step, self._root.tainted())
+        return [info.step for info, keep in zip(infos, kept, strict=True)
+                if not keep and info.step not in stay]
 
     def save(self, step: int, state: Any, *, checkpointable_name: str = STATE,
              force: bool = False, overwrite: bool = False, metrics: Any = None,
@@ -165,6 +171,7 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
 
         overwrite: replaces the step if it is there, at one instant. Else StepAlreadyExistsError, or
         False if the step was there before this Checkpointer: a loop that resumes meets it again.
+            A tainted step (`stepwell.Store.taint`) is replaced in any case: it is trained anew.
         metrics, custom_metadata: JSON, kept with the step.
         """
         return self.save_checkpointables(
@@ -192,9 +199,9 @@ class Saving(_OrbaxCheckpointer):  # type: ignore[misc]  # Orbax has no types
         started = time.time()
         check_names(checkpointables)
         preempted = not force and jax_preempts_at(step)  # all processes ask
-        there, wanted = self._decide(
+        there, stays, wanted = self._decide(
             lambda: self._is_wanted(step, force, overwrite, preempted), "save")
-        if there and not overwrite and (force or step not in self._found):
+        if stays and (force or step not in self._found):
             raise training.errors.StepAlreadyExistsError(f"Step {step} already exists.")
         if not wanted:
             return None

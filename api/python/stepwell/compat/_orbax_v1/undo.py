@@ -43,6 +43,8 @@ class Old:
         self._root.save(view.step, {name: self._item(name) for name in view.items},
                         metadata=view.metadata, metrics=view.metrics,
                         replace=self._root.holds(view.step)).result()
+        if view.taint is not None:
+            self._root.store.taint(view.step, view.taint)
 
     def _item(self, name: str) -> Any:
         handler = self._handlers.get(name, "").rpartition(".")[2]
