@@ -38,8 +38,9 @@ def read(path: str) -> tuple[Tensors, dict[str, str]]:
     with open(path, "rb") as file:
         data = file.read()
     size = int.from_bytes(data[:8], "little")
+    about = json.loads(data[8:8 + size]).get("__metadata__", {})
     return {name: (each["dtype"], list(each["shape"]), bytearray(each["data"]))
-            for name, each in deserialize(data)}, json.loads(data[8:8 + size]).get("__metadata__", {})
+            for name, each in deserialize(data)}, about
 
 
 def write(path: str, tensors: Tensors, metadata: dict[str, str]) -> None:
