@@ -229,7 +229,7 @@ class StoreReader {
   virtual Result<std::shared_ptr<const StoreSnapshot>> Snapshot() = 0;
   // A store that is open for writing records which commits were found whole, and which damaged
   // (StepRecord::verified); in a group part 0 does. That is durable on return, or while saves are
-  // under way, after them. That it cannot be recorded is logged, and no error.
+  // under way, after them. A full disk keeps it from being recorded; another failure is logged.
   virtual Result<VerifyReport> Verify(const VerifyOptions& options) = 0;
   // `changed` is called after every commit; it must only post, as it runs under a lock of the
   // store's. One an owner; null ends it, and no call is under way any more when this returns. A

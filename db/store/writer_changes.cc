@@ -18,6 +18,8 @@ namespace {
 
 // Each miss means that something else changed the step in between.
 constexpr int kRewriteAttempts = 100;
+// With less on the disk, what verification found is not written: deletes and opening need the room.
+constexpr uint64_t kFreeBytesToRecord = uint64_t{1} << 20;
 
 // The job that commits the step that `reader` reads again, without the named items. `live` is what
 // is there of it by now.
@@ -123,6 +125,8 @@ Status WriterStore::SetTaint(std::span<const uint64_t> steps, std::string_view w
 // The report of a verification stands whether this can be recorded or not. `steps` ascend.
 void WriterStore::SetVerified(const std::vector<const LiveStep*>& steps, bool verified) {
   if (steps.empty() || !CheckUsable().ok()) return;
+  const auto free = environment_.file_system->FreeBytes(path_);
+  if (free.ok() && *free < kFreeBytesToRecord) return;
   auto job = std::make_shared<SaveJob>();
   job->kind = SaveJob::Kind::kMeta;
   job->meta.verified = verified;
