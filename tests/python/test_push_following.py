@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,20 @@ def test_closing_the_store_ends_it(path, tmp_path):
         assert follower.wait(SECONDS)  # a reader, beside a writer or not
     with pytest.raises(stepwell.Error, match="is closed"):
         store.push_following(tmp_path / "run")
+
+
+def test_reports_and_the_work_directory(store, tmp_path):
+    reports: queue.SimpleQueue[stepwell.PushReport] = queue.SimpleQueue()
+    with store.push_following(tmp_path / "run", on_push=reports.put) as follower:
+        for step in (3, 8):
+            store.save(step, tree(step)).result()
+            report = reports.get(timeout=SECONDS)
+            assert (report.step, report.skipped) == (step, False) and report.sent_bytes > 0
+        assert not follower.ended
+    assert follower.ended
+    with store.push_following(tmp_path / "other", work_dir=tmp_path / "work") as follower:
+        assert follower.wait(SECONDS)
+    assert (tmp_path / "work").is_dir()  # made for the push's note, which is not needed any more
 
 
 def test_what_is_wrong(store, tmp_path):

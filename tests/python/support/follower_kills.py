@@ -196,8 +196,9 @@ class Side:
                  str(self.life)], stderr=errors, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 
     def check(self) -> None:
-        assert self._process.poll() is None, (
-            self.role, self._seed, (self._folder / f"{self.role}.err").read_text()[-5000:])
+        status = self._process.poll()
+        assert status is None, (self.role, self._seed, status,
+                                (self._folder / f"{self.role}.err").read_text()[-5000:])
 
     def done(self) -> int:
         return self._made.read_bytes().count(b"\n") if self._made.exists() else 0
