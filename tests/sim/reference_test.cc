@@ -30,12 +30,15 @@ std::vector<db::LeafSpec> Specs(bool delta) {
           {"step", {3}, false, false}};
 }
 
+// `bulk`: elements of a leaf that no other step has.
 Result<db::SaveHandle> SaveVersion(db::Store* store, uint64_t step, uint64_t version,
-                                   bool delta = false) {
+                                   bool delta = false, uint64_t bulk = 0) {
   std::vector<std::vector<float>> scratch;
   scratch.reserve(4);
   const auto specs = Specs(delta);
-  db::SaveRequest request = db::MakeRequest(step, step, {specs[1]}, &scratch);
+  std::vector<db::LeafSpec> own = {specs[1]};
+  if (bulk > 0) own.push_back({"bulk", {bulk}, true, false});
+  db::SaveRequest request = db::MakeRequest(step, step, own, &scratch);
   db::SaveRequest steady = db::MakeRequest(step, version, {specs[0]}, &scratch);
   request.items[0].leaves.push_back(std::move(steady.items[0].leaves[0]));
   return store->Save(std::move(request));
@@ -197,6 +200,36 @@ TEST(ReferenceTest, AlsoWhereVersionsAreDifferences) {
   DeleteInOrders(/*stride=*/37, /*reopen=*/true, /*delta=*/true);
 }
 
+// Each step lies in a segment of its own, and builds upon the one before. Where most of the first
+// segment is dead, what is needed of it moves, and the segment goes.
+TEST(ReferenceTest, DifferencesKeepWhatEarlierSessionsWrote) {
+  for (const uint64_t bulk : {uint64_t{0}, 2 * kElements}) {
+    SCOPED_TRACE(bulk);
+    const auto world = SimWorld::Make({19, kUnlimitedBytes});
+    StoreMachine machine(world, 19);
+    const OpenSpec spec = {.segment_bytes = 256 << 10, .delta = true};
+    auto store = machine.Open(spec);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      ASSERT_OK(store.status());
+      auto handle = SaveVersion(store->get(), step, step, /*delta=*/true, step == 1 ? bulk : 0);
+      ASSERT_OK(handle.status());
+      ASSERT_OK(handle->Wait());
+      ASSERT_OK((*store)->Close());
+      store = machine.Open(spec);
+    }
+    for (const uint64_t gone : {uint64_t{1}, uint64_t{2}}) {
+      ASSERT_OK((*store)->Delete(std::array{gone}));
+      ASSERT_OK((*store)->Close());
+      store = machine.Open(spec);
+      ASSERT_OK(store.status());
+      ASSERT_OK((*store)->Reclaim().status());
+      for (uint64_t step = gone + 1; step <= 3; ++step) {
+        EXPECT_OK(CheckVersion(store->get(), step, step, /*delta=*/true));
+      }
+    }
+  }
+}
+
 // Two saves under way together refer to one commit, each to another half of it. When that is gone,
 // both halves are needed, by steps that own nothing in its segment.
 TEST(ReferenceTest, StepsThatReferToDifferentPayloadsOfASegmentKeepBoth) {
@@ -278,6 +311,28 @@ TEST(ReferenceTest, SpaceStaysFlatUnderDifferences) {
   EXPECT_LE(most, first * 3 / 2);
   EXPECT_GT(most, first * 5 / 4);
   EXPECT_LT(world->UsedBytes(), uint64_t{2} << 20);
+}
+
+// Here it is their bytes that end a chain of differences, not how many there are. Together they
+// take at most as much as the keyframe, which is compressed.
+TEST(ReferenceTest, LargeDifferencesTakeNoMoreThanAKeyframe) {
+  const auto world = SimWorld::Make({23, kUnlimitedBytes});
+  StoreMachine machine(world, 23);
+  auto store = machine.Open({.keep_latest = 1, .segment_bytes = 256 << 10, .delta = true});
+  ASSERT_OK(store.status());
+  const std::vector<db::LeafSpec> specs = {{"w", {kElements}, true, false, 1, 0, 0, 6}};
+  uint64_t first = 0;
+  uint64_t most = 0;
+  for (uint64_t step = 1; step <= 60; ++step) {
+    ASSERT_OK(db::SaveSeeded(store->get(), step, step, specs)->Wait());
+    const auto record = (*store)->Read(step);
+    ASSERT_OK(record.status());
+    most = std::max(most, (*record)->step().stored_bytes);
+    if (step == 1) first = most;
+  }
+  EXPECT_OK(db::CheckSeeded(store->get(), 60, 60, specs));
+  EXPECT_LE(most, first * 2);
+  EXPECT_GT(most, first * 3 / 2);
 }
 
 }  // namespace
