@@ -82,6 +82,10 @@ nb::object MakeException(const Status& status, bool opening) {
 }
 
 Status StatusOf(const nb::python_error& error) {
+  if (error.matches(PyExc_KeyboardInterrupt)) {
+    PyErr_SetInterrupt();  // for the caller's own thread, as soon as it is back in Python
+    return CancelledError("interrupted");
+  }
   const nb::object classes = nb::module_::import_("stepwell.errors");
   const auto is = [&](const nb::handle& type) { return error.matches(type); };
   StatusCode code = StatusCode::kIoError;

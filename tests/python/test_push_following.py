@@ -245,6 +245,20 @@ def test_what_the_store_goes_back_behind_goes_from_the_place(store, tmp_path):
     with store.push_following(place) as follower:
         assert follower.wait(SECONDS)
     with stepwell.open(place, mode="r") as run:
-        assert run.steps() == [0, 5, 9]
-        for step in (0, 5):
+        assert run.steps() == [0, 1, 2, 5, 9]
+        for step in (0, 1, 2, 5):
             assert run.digest(step) == store.digest(step)
+
+
+def test_the_place_keeps_what_retention_drops_beside_steps_that_are_saved_anew(path, tmp_path):
+    place = tmp_path / "run"
+    policy = stepwell.policy.LatestN(3) | stepwell.policy.EveryN(5)
+    with stepwell.open(path, keep=policy) as store, store.push_following(place) as follower:
+        for step in range(20):
+            store.save(step, tree(step)).result()
+            assert follower.wait(SECONDS)
+        store.save(5, tree(99), if_exists="replace").result()
+        store.save(20, tree(20)).result()
+        assert follower.wait(SECONDS)
+        with stepwell.open(place, mode="r") as run:
+            assert run.steps() == list(range(21)) and run.digest(5) == store.digest(5)

@@ -190,7 +190,11 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if storage_options is not None:
         raise InvalidArgumentError("storage_options are for a pushed run, which is read: "
                                    "mode='r' and its URL")
-    root = local_path(path)
+    try:
+        root = local_path(path)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{without_secrets(str(error))}; a pushed run there is opened "
+                                   "with mode=\"r\"") from None
     if branch is not None:
         root = _branch.path_of(root, branch)
         if not os.path.isdir(root):

@@ -115,8 +115,10 @@ class FileSystemStore:
         return f"{self._root}/{key}"
 
     def size(self, key: str) -> int | None:
+        path = self._path(key)
+        self._fs.invalidate_cache(path.rpartition("/")[0])  # others may have changed it since
         try:
-            info = self._fs.info(self._path(key))
+            info = self._fs.info(path)
         except FileNotFoundError:
             return None
         return None if info["type"] == "directory" else int(info["size"])

@@ -180,15 +180,27 @@ class PushFollower:
             return None
         return Pushed(reader.time_ns, reader.taint)
 
-    def _below(self, step: int) -> Pushed | None:
-        """The nearest step below one, as the store has it."""
-        lower = [each for each in self._store._backend.step_numbers() if each < step]
-        return self._now(lower[-1]) if lower else None
+    def _abandoned(self, steps: set[int], mine: dict[int, Pushed]) -> set[int]:
+        """Of steps that the store lacks those that it went back behind. Its retention, which is not
+        that of the place, may have dropped the others. It went back where the next step below is
+        newer and none above is older than that: one that was only saved anew has older ones above.
+        """
+        if not steps:
+            return set()
+        here = {step: now.time_ns for step in self._store._backend.step_numbers()
+                if (now := self._now(step)) is not None}
+        found = set()
+        for step in steps:
+            below = max((each for each in here if each < step), default=None)
+            if below is not None and here[below] > mine[step].time_ns and all(
+                    time_ns > here[below] for each, time_ns in here.items() if each > step):
+                found.add(step)
+        return found
 
     def _retire(self, newest: int) -> None:
         """Deletes what `keep` does not keep, and of the steps that were pushed from this store
-        those that it has gone back behind, or has saved anew since; and pushes again what was
-        tainted since, or untainted."""
+        those that it has gone back behind; and pushes again what was saved anew since, tainted or
+        untainted."""
         bucket = self._bucket()
         with with_context(f"listing {bucket.url}"):
             there = set(run.listing(bucket).steps)
@@ -196,17 +208,14 @@ class PushFollower:
         mine = self._record.steps
         gone = {step for step in mine if step > newest}
         again = []
+        lacking = set()
         for step in sorted(mine.keys() & there - gone - {newest}):
             now = self._now(step)
-            # A step that the store lacks may have been dropped by retention, which is not that of
-            # the place; but where the one below is newer, the store has gone back behind both.
-            if now is None and (below := self._below(step)) is not None:
-                if below.time_ns > mine[step].time_ns:
-                    gone.add(step)
-            elif now is not None and now.time_ns != mine[step].time_ns:
-                gone.add(step)
-            elif now is not None and now != mine[step]:
+            if now is None:
+                lacking.add(step)
+            elif now != mine[step]:
                 again.append(step)
+        gone |= self._abandoned(lacking, mine)
         if self._keep is not None:
             gone.update(sorted(step for step in there if step < newest)[:-self._keep + 1 or None])
         for step in sorted(gone & there):
@@ -247,8 +256,8 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     again, after a second and up to a minute, and `PushFollower.error` and the log say what is
     wrong. It ends with `PushFollower.close`, and when the store is closed. When the store goes
     back, because the newest steps were deleted or tainted, those that were pushed from it are
-    deleted there, too, also those of an earlier session: the place has a record of them. So are
-    steps that were saved anew since; what is tainted later is tainted there with the next push.
+    deleted there, too, also those of an earlier session: the place has a record of them. A step
+    that was saved anew, tainted or untainted since is pushed again with the next push.
 
     dest, prefix, storage_options, verify, work_dir: as in `push`; the place is empty, or a run.
     keep: how many steps the place keeps; the lower ones are deleted there after each push, also

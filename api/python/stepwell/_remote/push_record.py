@@ -34,7 +34,7 @@ class PushRecord:
         try:
             return {int(step): Pushed(int(time_ns), str(taint)) for step, (time_ns, taint)
                     in json.loads(data or b"{}").items()}
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return {}
 
     def write(self, steps: dict[int, Pushed]) -> None:

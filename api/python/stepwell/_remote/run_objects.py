@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 
 from .. import _stepwell
+from ..errors import StorageError
 from . import run
 from .object_store import ReadableStore
 from .push_manifest import bucket_bytes
@@ -79,6 +80,8 @@ class RunObjects:
     def steps(self) -> list[int]:
         with with_context(f"listing {self._lists.url}"):
             keys = self._lists.list()
+            if not keys and self._bucket.size(run.MARK) is None:
+                raise StorageError(f"{self._bucket.url}: the run is not there any more")
         return run.listing_of((f"steps/{key}", size) for key, size in keys.items()).steps
 
     def list_head(self, step: int) -> bytes:
@@ -87,9 +90,12 @@ class RunObjects:
         with with_context(f"reading {self._bucket.url}/{key}"):
             while (data := run.read_range(self._bucket, key, 0, wanted)) is not None:
                 size = _stepwell.pushed_head_bytes(data)
-                if size <= len(data) or len(data) < wanted:
+                if size <= len(data):
                     return data
-                wanted = size
+                if len(data) == wanted:
+                    wanted = size
+                elif self._bucket.size(key) == len(data):  # it was not replaced: it is cut short
+                    return data
         raise self._missing(key)
 
     def list(self, step: int) -> bytes:
