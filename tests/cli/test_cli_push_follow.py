@@ -155,7 +155,7 @@ def test_a_place_that_is_slow_refuses_or_is_down(run: pathlib.Path) -> None:
         assert asked.wait(60)
         last = trainer.saves(20)
         going.set()
-        assert program.pushes_up_to(last) == [1, 21]
+        assert program.pushes_up_to(last) in ([1, 21], [21])  # the run may drop step 1 meanwhile
 
         bucket.refuse = lambda key, part: True
         trainer.saves(1)
