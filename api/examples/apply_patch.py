@@ -92,7 +92,8 @@ def apply(tensors: Tensors, patch: Tensors, metadata: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     base, patch, result = sys.argv[1:]
-    tensors, _ = read(base)
-    changes, about = read(patch)
-    apply(tensors, changes, about)
-    write(result, tensors, {"stepwell.step": about["to"]})
+    tensors, about = read(base)
+    changes, metadata = read(patch)
+    apply(tensors, changes, metadata)
+    about = {key: text for key, text in about.items() if not key.startswith("stepwell.")}
+    write(result, tensors, {**about, "stepwell.step": metadata["to"]})

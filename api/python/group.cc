@@ -71,6 +71,7 @@ void BindGroup(nb::module_& m) {
   nb::class_<StepRecord>(m, "StepRecord")
       .def_ro("step", &StepRecord::step)
       .def_ro("commit", &StepRecord::commit)
+      .def_ro("time_ns", &StepRecord::time_ns)
       .def_ro("pinned", &StepRecord::pinned)
       .def_prop_ro("taint", [](const StepRecord& record) { return TextObject(record.taint); })
       .def_prop_ro("group", &SaveOfStep);

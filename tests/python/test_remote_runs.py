@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +19,10 @@ import pytest
 import stepwell
 from equality import same
 from s3_server import FAULTS, Bucket, serving
-from stepwell._remote import run_open
+from stepwell._remote import run_objects, run_open
 from stepwell._remote.run_objects import RangeCache
 from stepwell.errors import (CorruptionError, Error, InvalidArgumentError, PermissionDeniedError,
-                             StepNotFoundError, StoreNotFoundError)
+                             StepNotFoundError, StorageError, StoreNotFoundError)
 
 
 class Place(NamedTuple):
@@ -240,7 +243,7 @@ def test_what_writes_or_copies_files_is_refused(trainer: stepwell.Store, place: 
 
 def test_a_place_without_a_run_says_what_it_is(trainer: stepwell.Store, s3: Place, tmp_path: Path
                                                ) -> None:
-    with pytest.raises(StoreNotFoundError, match="there is no pushed run"):
+    with pytest.raises(StoreNotFoundError, match="is not a pushed run"):
         s3.open()
     save(trainer, 1)
     trainer.push(1, "s3://bucket/one", storage_options=s3.options)
@@ -348,8 +351,63 @@ def test_a_follower_has_a_right_version_or_an_error_whatever_the_place_answers(
     assert right > 20 and errors > 20
 
 
+def test_a_consumer_that_missed_steps_fetches_the_differences_since_its_own(
+        path: Path, s3: Place, bucket: Bucket) -> None:
+    with stepwell.open(path, delta=True) as trainer:
+        for step in range(6):
+            trainer.save(step, {"w": small(step, 0)["w"]}).result()
+            s3.push(trainer, step)
+    with s3.open() as run:
+        held = run.load(1)
+        bucket.asked.clear()
+        held = run.update(held, since=1, to=5)
+        fetched = sum(size for key, size in bucket.asked if key.startswith("run/data/"))
+        assert 0 < fetched < held["w"].nbytes // 20
+        assert stepwell.digest(held) == run.digest(5)
+
+
+def test_a_place_that_is_not_there_any_more_is_no_empty_run(
+        trainer: stepwell.Store, s3: Place, bucket: Bucket) -> None:
+    save(trainer, 1)
+    s3.push(trainer, 1)
+    with s3.open() as run:
+        bucket.objects.clear()
+        for look in (lambda: run.latest, run.steps, lambda: run.load_or(tree(0)), run.verify):
+            with pytest.raises(StorageError, match="the run is not there any more"):
+                look()
+
+
+def test_ctrl_c_ends_a_read_that_is_under_way(trainer: stepwell.Store, s3: Place, bucket: Bucket
+                                              ) -> None:
+    save(trainer, 1)
+    s3.push(trainer, 1)
+    asked = threading.Event()
+
+    def late(key: str) -> str:
+        asked.set()
+        return "late"
+
+    def interrupt() -> None:
+        asked.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with s3.open() as run:
+        bucket.fault = late
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            try:
+                run.load(1)
+            except Error:  # as a loop does that tries again
+                time.sleep(1)
+        thread.join()
+        bucket.fault = lambda key: ""
+        assert is_tree(run.load(1), 1)
+
+
 def test_the_cache_keeps_what_was_used_last_in_bounded_memory() -> None:
-    cache = RangeCache(1000)
+    entry = run_objects._ENTRY_BYTES
+    cache = RangeCache(5 * entry + 1000)
     for name in "abcde":
         cache.put(name, 100, bytes([ord(name)]) * 200)
     assert cache.get("a", 100, 10) == b"a" * 10 and cache.get("a", 295, 5) == b"a" * 5
@@ -358,8 +416,9 @@ def test_the_cache_keeps_what_was_used_last_in_bounded_memory() -> None:
     assert cache.get("b", 100, 1) is None and cache.get("a", 100, 200) == b"a" * 200
     cache.put("a", 100, b"A" * 250)  # more from the same place on
     assert cache.get("a", 100, 250) == b"A" * 250
-    cache.put("g", 0, b"g" * 300)  # too much
+    cache.put("g", 0, b"g" * 2 * entry)  # too much
     assert cache.get("g", 0, 1) is None
-    assert cache._bytes == sum(map(len, cache._ranges.values())) <= 1000
+    assert cache._bytes == sum(entry + len(data) for data in cache._ranges.values())
+    assert cache._bytes <= 5 * entry + 1000
     assert {(name, start) for name, starts in cache._starts.items() for start in starts} == set(
         cache._ranges)

@@ -70,8 +70,10 @@ def test_step_that_does_not_exist(store):
 
 def test_directories_above_a_store_are_made(tmp_path):
     path = tmp_path / "runs" / "7" / "checkpoints"
-    with pytest.raises(stepwell.InvalidArgumentError, match="is a URL; stores.*mode=\"r\""):
+    with pytest.raises(stepwell.InvalidArgumentError, match="is a URL; stores.*mode=\"r\""
+                       ) as raised:
         stepwell.open("gs://name:secret@bucket/run")
+    assert "secret" not in str(raised.value)
     with pytest.raises(stepwell.StoreNotFoundError):
         stepwell.open(path, "r")
     assert list(tmp_path.iterdir()) == []

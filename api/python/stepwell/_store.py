@@ -102,9 +102,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         steps take a fraction of their bytes. A step then consists of at most 1.5 times its bytes.
         A load reads all of these, and an export writes the step as a whole. With codec "blosc",
         larger differences pay, too, such as those of Adam's state. A save finds the step before
-        in memory where `staging_bytes` has room for it, twice the state for jax arrays and four
-        times for NumPy arrays; else, and in the first save of a session, it reads it. Any session
-        reads steps with and without differences. Mode "a" only.
+        in memory where `staging_bytes` has room for it; else, and in the first save of a session,
+        it reads it. Any session reads steps with and without differences. Mode "a" only.
     statistics: True stores with each array its range, sum and norm, and how many of its elements
         are not finite or have changed (`LeafStatistics`), taken in the background while the array
         is encoded. `tree` and `history(statistics=True)` give them without reading an array. Mode

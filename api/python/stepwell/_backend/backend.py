@@ -96,6 +96,9 @@ class Backend(Protocol):
     def whole(self, what: str) -> _stepwell.Core:
         """A core with all parts of every step. Error, about `what`, where there is none."""
 
+    def files(self, what: str) -> _stepwell.Core:
+        """The same, with its files on a disk of this machine, for what copies or links them."""
+
     def watch(self, what: str) -> Watch:
         """Waits for commits. Error, about `what`, where they cannot be waited for."""
 
@@ -165,6 +168,9 @@ class CoreReads:
 
     def whole(self, what: str) -> _stepwell.Core:
         return self._core
+
+    def files(self, what: str) -> _stepwell.Core:
+        return self.whole(what)
 
     def watch(self, what: str) -> Watch:
         return self.whole(what).watch_commits()

@@ -103,6 +103,9 @@ class LocalDisks(Group):
                     f"{self._root!r} lie on disks of several machines. Export the step to a file "
                     "system that all processes see")
 
+    def files(self, what: str) -> NoReturn:
+        self.whole(what)
+
     def watch(self, what: str) -> NoReturn:
         self.whole(what)
 

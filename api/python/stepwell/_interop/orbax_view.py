@@ -167,7 +167,7 @@ def orbax_view(self: OpenStore, path: str | os.PathLike[str], *, layout: Layout 
     another process serves it, InvalidArgumentError.
     """
     self._check()
-    core = self._backend.whole("a view")
+    core = self._backend.files("a view")
     names = item_names(items)
     if not poll > 0:
         raise InvalidArgumentError(f"poll is a number of seconds above 0, not {poll!r}")

@@ -205,7 +205,7 @@ def safetensors_view(self: OpenStore, path: str | os.PathLike[str], *, every: Su
     local disks, Error.
     """
     self._check()
-    self._backend.whole("a view")
+    self._backend.files("a view")
     number = step_index(every)
     if number < 1:
         raise InvalidArgumentError(f"every must be at least 1, not {number}")

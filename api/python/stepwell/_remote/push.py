@@ -138,7 +138,7 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     """
     if_exists_of(if_exists)
     shown = progress_of(progress, "push")
-    self._backend.whole("a push")
+    self._backend.files("a push")
     source = self._source(step)
     number = source.step
     local = local_path(dest)

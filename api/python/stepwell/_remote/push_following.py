@@ -31,6 +31,15 @@ _PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 1.0, 60.0  # after a push that failed; twic
 _JOIN_SECONDS = 5.0  # that `close` waits for a request to a place that does not answer
 
 
+def _abandoned(step: int, mine: dict[int, Pushed], here: dict[int, Pushed]) -> bool:
+    """Returns true if the store went back behind a step that it lacks: the next step below is
+    newer, and none above is older than that one. If that one was only saved anew, there are older
+    ones above, and the store's retention, which is not that of the place, has dropped the step."""
+    below = here.get(max((each for each in here if each < step), default=-1))
+    return below is not None and below.time_ns > mine[step].time_ns and all(
+        now.time_ns > below.time_ns for each, now in here.items() if each > step)
+
+
 class PushFollower:
     """Keeps a pushed run up to date with a store, on a thread of its own; what
     `Store.push_following` returns. A context manager that closes. Thread-safe."""
@@ -150,7 +159,7 @@ class PushFollower:
 
     def _push_step(self, step: int) -> PushReport:
         bucket = self._bucket()
-        pushed = self._now(step)
+        pushed = self._steps().get(step)
         if pushed is None:
             raise StepNotFoundError(f"step {step} has gone")
         with with_context(f"push of step {step} to {bucket.url}"):
@@ -171,31 +180,11 @@ class PushFollower:
                                       self._place["storage_options"])
             return run.writable(place, stat.S_IMODE(os.stat(self._store.path).st_mode) & 0o777)
 
-    def _now(self, step: int) -> Pushed | None:
-        """A step as the store has it; None: it has none."""
-        store = self._store
-        try:
-            reader = store._backend.source(step, store._check_open, store._account).reader
-        except StepNotFoundError:
-            return None
-        return Pushed(reader.time_ns, reader.taint)
-
-    def _abandoned(self, steps: set[int], mine: dict[int, Pushed]) -> set[int]:
-        """Of steps that the store lacks those that it went back behind. Its retention, which is not
-        that of the place, may have dropped the others. It went back where the next step below is
-        newer and none above is older than that: one that was only saved anew has older ones above.
-        """
-        if not steps:
-            return set()
-        here = {step: now.time_ns for step in self._store._backend.step_numbers()
-                if (now := self._now(step)) is not None}
-        found = set()
-        for step in steps:
-            below = max((each for each in here if each < step), default=None)
-            if below is not None and here[below] > mine[step].time_ns and all(
-                    time_ns > here[below] for each, time_ns in here.items() if each > step):
-                found.add(step)
-        return found
+    def _steps(self) -> dict[int, Pushed]:
+        """The steps as the store has them."""
+        self._store._check_open()
+        core = self._store._backend.files("a push")
+        return {each.step: Pushed(each.time_ns, each.taint) for each in core.steps()}
 
     def _retire(self, newest: int) -> None:
         """Deletes what `keep` does not keep, and of the steps that were pushed from this store
@@ -205,17 +194,12 @@ class PushFollower:
         with with_context(f"listing {bucket.url}"):
             there = set(run.listing(bucket).steps)
         assert self._record is not None
-        mine = self._record.steps
+        mine, here = self._record.steps, self._steps()
         gone = {step for step in mine if step > newest}
-        again = []
-        lacking = set()
-        for step in sorted(mine.keys() & there - gone - {newest}):
-            now = self._now(step)
-            if now is None:
-                lacking.add(step)
-            elif now != mine[step]:
-                again.append(step)
-        gone |= self._abandoned(lacking, mine)
+        lacking = mine.keys() & there - here.keys()
+        gone.update(step for step in lacking if _abandoned(step, mine, here))
+        again = [step for step in sorted(mine.keys() & there & here.keys() - gone - {newest})
+                 if here[step] != mine[step]]
         if self._keep is not None:
             gone.update(sorted(step for step in there if step < newest)[:-self._keep + 1 or None])
         for step in sorted(gone & there):
@@ -273,7 +257,7 @@ def push_following(self: OpenStore, dest: Any, *, prefix: str = "",
     """
     kept = None if keep is None else count_of("keep", keep)
     self._check()
-    self._backend.whole("a push")
+    self._backend.files("a push")
     with with_context("following a run"):
         url = open_object_store(dest, prefix, storage_options).url
     place = {"prefix": prefix, "storage_options": storage_options}

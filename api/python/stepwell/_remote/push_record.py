@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which steps of a pushed run a store has pushed there, in the run itself: so that whoever follows
-the store next, on whatever machine, takes away what the store has gone back behind."""
+"""The record, in a pushed run, of the steps that a store has pushed to it. Whoever follows the
+store next, on whatever machine, learns from it which steps to take away."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class PullReport:
 
 def exported(store: OpenStore, request: ExportRequest, data_file_bytes: int) -> ExportReport:
     """A compact copy of the step. Where the file system can, it shares the store's blocks."""
-    source, core = store._source(request.step), store._backend.whole("a push")
+    source, core = store._source(request.step), store._backend.files("a push")
     for mode in ("reflink", "copy"):
         try:
             return run_export(core, source, replace(request, mode=mode), None, data_file_bytes)

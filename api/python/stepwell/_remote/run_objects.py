@@ -16,6 +16,7 @@ from .transfer import with_context
 
 _HEAD_BYTES = 64 << 10  # asked for at first: the head of most lists, and all of short ones
 _CACHE_BYTES = 32 << 20
+_ENTRY_BYTES = 512  # what a range in the cache takes beside its data, at most
 
 
 class RangeCache:
@@ -46,7 +47,7 @@ class RangeCache:
     def drop(self, name: str) -> None:
         with self._lock:
             for start in self._starts.pop(name, []):
-                self._bytes -= len(self._ranges.pop((name, start)))
+                self._bytes -= _ENTRY_BYTES + len(self._ranges.pop((name, start)))
 
     def put(self, name: str, start: int, data: bytes) -> None:
         if len(data) > self._bytes_max // 4:  # it would drive most others out
@@ -57,12 +58,13 @@ class RangeCache:
                 return
             if known is None:
                 bisect.insort(self._starts.setdefault(name, []), start)
+                self._bytes += _ENTRY_BYTES
             self._ranges[name, start] = data
             self._ranges.move_to_end((name, start))
             self._bytes += len(data) - len(known or b"")
             while self._bytes > self._bytes_max:
                 (oldest, first), dropped = self._ranges.popitem(last=False)
-                self._bytes -= len(dropped)
+                self._bytes -= _ENTRY_BYTES + len(dropped)
                 self._starts[oldest].remove(first)
                 if not self._starts[oldest]:
                     del self._starts[oldest]

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import _stepwell
 from .._backend.backend import OneProcess
@@ -17,7 +16,7 @@ from .object_store import local_path, open_object_store
 from .run_objects import RunObjects
 from .transfer import with_context
 
-_LOOK_SECONDS = 1.0  # from one look at the steps to the next: each is a request, or two
+_LOOK_SECONDS = 1.0  # from one look at the steps to the next: each is two or three requests
 
 
 class Looks:
@@ -43,15 +42,13 @@ class RunReads(OneProcess):
     def watch(self, what: str) -> Looks:
         return Looks()
 
-    def whole(self, what: str) -> _stepwell.Core:
-        if what in ("a push", "a view", "a single checkpoint", "an export"):
-            raise Error(f"{self._path} is a pushed run, open where it lies: pull the step "
-                        f"(`Store.pull`), and make {what} of that")
-        return self._core
+    def files(self, what: str) -> NoReturn:
+        raise Error(f"{self._path} is a pushed run, open where it lies: pull the step "
+                    f"(`Store.pull`), and make {what} of that")
 
     def export(self, request: Any, *rest: Any) -> Any:
         if request.to == "orbax":
-            self.whole("an export")
+            self.files("an export")
         return super().export(request, *rest)
 
 
@@ -77,7 +74,7 @@ def open_run(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
             f"{bucket.url} is one step, pushed as an Orbax checkpoint: pull it into a store, or "
             "push the run with layout=\"stepwell\" to read it where it lies")
     if not there:
-        raise StoreNotFoundError(f"{bucket.url}: there is no pushed run; Store.push(layout="
+        raise StoreNotFoundError(f"{bucket.url} is not a pushed run; Store.push(layout="
                                  "\"stepwell\") and Store.push_following make one")
     where = local_path(place) or bucket.url
     return where, _stepwell.Core.of_run(RunObjects(bucket, lists), where, options)

@@ -38,7 +38,7 @@ def push_to_run(store: OpenStore, source: Source, place: ObjectStore | Directory
     if not _begins(bucket, source.step, if_exists):
         return PushReport(bucket.url, source.step, 0, 0, 0, 0, skipped=True)
     with claimed(work, keep_on_error=True) as folder:
-        push = _Push(store._backend.whole("a push"), source, bucket, folder, verify, progress)
+        push = _Push(store._backend.files("a push"), source, bucket, folder, verify, progress)
         try:
             for _ in range(_ATTEMPTS):
                 report = push.attempt()

@@ -164,7 +164,7 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
             def start() -> _store.Store:
                 with contextlib.ExitStack() as closing:
                     store = closing.enter_context(_open(folder, form))
-                    core = store._backend.whole("a single checkpoint")
+                    core = store._backend.files("a single checkpoint")
                     store._track(core.save(request, rows, lambda view: view)).result()
                     rows.clear()  # the views
                     closing.pop_all()

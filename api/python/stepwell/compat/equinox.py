@@ -79,7 +79,7 @@ def tree_serialise_leaves(path_or_file: Any, pytree: Any,
         functions. What a function of yours writes is kept as a file of its own for this leaf.
     is_leaf: as in Equinox.
 
-    IsADirectoryError if the path is a directory that is no checkpoint of Stepwell.
+    Raises IsADirectoryError if the path is a directory that Stepwell did not make.
     """
     if not isinstance(path_or_file, (str, os.PathLike)):
         _equinox().tree_serialise_leaves(path_or_file, pytree, filter_spec, is_leaf)
