@@ -169,6 +169,7 @@ LogFollower::~LogFollower() {
   // A forked child: the threads are not here; leave everything as it is.
   (void)new std::shared_ptr<LogSource>(std::move(source_));
   (void)slot_file_.release();
+  (void)directory_.release();
 }
 
 Result<std::unique_ptr<LogFollower>> LogFollower::Open(const std::string& path,
@@ -183,6 +184,9 @@ Result<std::unique_ptr<LogFollower>> LogFollower::Open(const std::string& path,
   {
     const io::MutexLock lock(&follower->mutex_);
     follower->slot_file_ = std::move(slot_file);
+    // A descriptor, for a directory that is made anew may get its inode's number.
+    auto directory = follower->source_->environment.file_system->Open(path, {});
+    if (directory.ok()) follower->directory_ = std::move(*directory);
   }
   STEPWELL_RETURN_IF_ERROR(CheckPart(path, slot, group));
   follower->id_ = slot.store_id;
@@ -210,7 +214,18 @@ Status LogFollower::FollowSlotFile() {
   auto file = SlotFile::Open(file_system, source_->path, /*write=*/false, nullptr);
   // The store was removed: what is open goes on.
   if (file.status().code() == StatusCode::kNotFound) return OkStatus();
-  STEPWELL_ASSIGN_OR_RETURN(slot_file_, std::move(file));
+  STEPWELL_RETURN_IF_ERROR(file.status());
+  STEPWELL_ASSIGN_OR_RETURN(const format::StoreSlot slot, (*file)->Read());
+  // What is known and open here is of files that may have other content there.
+  const auto same_directory =
+      directory_ != nullptr ? io::IsNamed(file_system, directory_.get()) : Result<bool>(true);
+  STEPWELL_RETURN_IF_ERROR(same_directory.status());
+  if (!*same_directory || slot.store_id != id_ || slot.sequence < log_sequence_) {
+    return FailedPreconditionError(source_->path +
+                                   ": another store, or a copy of this one, has taken its place "
+                                   "since it was opened: open it again");
+  }
+  slot_file_ = std::move(*file);
   return OkStatus();
 }
 
@@ -336,6 +351,7 @@ Status LogFollower::Close() {
   closed_ = true;
   log_.reset();
   slot_file_.reset();
+  directory_.reset();
   source_->Close();
   return OkStatus();
 }

@@ -94,6 +94,7 @@ class LogFollower {
 
  private:
   LogFollower(const std::string& path, Environment environment, LogSink log);
+  // kFailedPrecondition if STEPWELL is of another store or directory now.
   Status FollowSlotFile() STEPWELL_REQUIRES(mutex_);
 
   const int pid_;
@@ -104,6 +105,7 @@ class LogFollower {
   StoreGroup part_;
   io::Mutex mutex_;
   std::unique_ptr<SlotFile> slot_file_ STEPWELL_GUARDED_BY(mutex_);
+  std::unique_ptr<io::File> directory_ STEPWELL_GUARDED_BY(mutex_);  // null: cannot be opened
   std::weak_ptr<const LogView> newest_ STEPWELL_GUARDED_BY(mutex_);
   std::shared_ptr<LogState> log_
       STEPWELL_GUARDED_BY(mutex_);                         // the log's state; null: not read yet

@@ -44,6 +44,56 @@ INSTANTIATE_TEST_SUITE_P(What, RemovedStoreTest, ::testing::Values("", "/STEPWEL
                                                                : "Segments";
                          });
 
+// As a backup that is put back: of the same store, with other steps, in another directory or in
+// other files of the same.
+TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
+  for (const std::string how : {"Renamed", "MadeAnew", "Synced", "AnotherStore"}) {
+    SCOPED_TRACE(how);
+    const TempDir dir;
+    const std::string path = dir / "run";
+    const std::string backup = dir / "backup";
+    const auto copy = std::filesystem::copy_options::recursive |
+                      std::filesystem::copy_options::overwrite_existing;
+    const auto save = [](const std::string& to, uint64_t first, uint64_t last, uint64_t seed) {
+      auto store = Store::Open(to, {});
+      ASSERT_OK(store.status());
+      for (uint64_t step = first; step <= last; ++step) {
+        ASSERT_OK(SaveSeeded(store->get(), step, seed + step, SmallState())->Wait());
+      }
+      ASSERT_OK((*store)->Close());
+    };
+    save(path, 0, 1, 0);
+    if (how != "AnotherStore") std::filesystem::copy(path, backup, copy);
+    save(backup, 2, 9, 100);
+    save(path, 2, 3, 0);
+    StoreOptions reading;
+    reading.read_only = true;
+    auto store = Store::Open(path, reading);
+    ASSERT_OK(store.status());
+    ASSERT_OK((*store)->Read(3).status());
+    if (how == "Renamed") {
+      std::filesystem::rename(path, dir / "old");
+      std::filesystem::rename(backup, path);
+    } else if (how == "Synced") {  // as rsync: each file anew, then renamed
+      for (const auto& file : std::filesystem::recursive_directory_iterator(backup)) {
+        if (!file.is_regular_file()) continue;
+        std::filesystem::copy(file.path(), dir / "new");
+        std::filesystem::rename(dir / "new", path / file.path().lexically_relative(backup));
+      }
+    } else {
+      std::filesystem::remove_all(path);
+      std::filesystem::copy(backup, path, copy);
+    }
+    const Status status = (*store)->Read(3).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr("has taken its place"));
+    ASSERT_OK((*store)->Close());
+    auto opened = Store::Open(path, reading);
+    ASSERT_OK(opened.status());
+    EXPECT_OK((*opened)->Read(9).status());
+  }
+}
+
 TEST(UnfinishedStoreTest, IsNoStoreYet) {
   const TempDir dir;
   StoreOptions reading;
