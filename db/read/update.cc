@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -122,17 +123,51 @@ struct StepUpdate::Chunk {
                            view.box, {view.data, view.shape, view.strides_bytes});
     }
   }
-  // Makes the content after of that before and the payloads.
+  // Makes the content after of that before, which `out` holds if the memory stands for payloads.
   Status Decode(MutableBytes out) const {
-    if (held > 0) Gather(out);
     for (size_t i = 0; i < payloads.size(); ++i) {
       STEPWELL_RETURN_IF_ERROR(
           format::DecodePayload(PayloadAt(*after, held + i).codec, AsBytes(payloads[i]), out));
     }
-    if (after->hash.known() && format::HashOf(out) != after->hash) {
+    return OkStatus();
+  }
+  // Decodes in `scratch`, and checks the result. Where that is wrong, so is the memory, perhaps.
+  Status Try(MutableBytes scratch) const {
+    if (held > 0) Gather(scratch);
+    STEPWELL_RETURN_IF_ERROR(Decode(scratch));
+    if (after->hash.known() && format::HashOf(scratch) != after->hash) {
       return DataLossError("its payloads lead to other bytes than were saved");
     }
     return OkStatus();
+  }
+  // Writes the memory.
+  Status Apply(MutableBytes scratch) const {
+    if (const MutableBytes memory = InPlace(); !memory.empty()) return Decode(memory);
+    if (held > 0) Gather(scratch);
+    STEPWELL_RETURN_IF_ERROR(Decode(scratch));
+    Scatter(scratch);
+    return OkStatus();
+  }
+  // Returns true if Try() would not notice that the memory does not hold `before`.
+  bool needs_check() const { return before != nullptr && (held == 0 || !after->hash.known()); }
+  // Returns the chunk's bytes in the memory, if all of them lie there as in the chunk; else none.
+  MutableBytes InPlace() const {
+    const Box box = grid->ChunkBox(index);
+    if (Elements(box) * grid->dtype->item_bytes != after->logical_bytes) return {};
+    for (const Grid::View& view : grid->views) {
+      if (Elements(format::Intersection(box, view.box)) != Elements(box)) continue;
+      std::byte* data = view.data;
+      auto run_bytes = static_cast<int64_t>(grid->dtype->item_bytes);
+      for (size_t axis = box.start.size(); axis-- > 0;) {
+        const auto extent = static_cast<int64_t>(box.stop[axis] - box.start[axis]);
+        if (extent > 1 && view.strides_bytes[axis] != run_bytes) return {};
+        data +=
+            static_cast<int64_t>(box.start[axis] - view.box.start[axis]) * view.strides_bytes[axis];
+        run_bytes *= extent;
+      }
+      return {data, after->logical_bytes};
+    }
+    return {};
   }
 };
 
@@ -159,9 +194,13 @@ Result<std::unique_ptr<StepUpdate>> StepUpdate::Read(const ComparedStep& before,
       return ResourceExhaustedError("no memory to decode");
     }
   }
-  STEPWELL_RETURN_IF_ERROR(update->CheckHeld());
+  STEPWELL_RETURN_IF_ERROR(update->CheckHeld(&Chunk::needs_check));
   const Status status = update->ReadPayloads();
-  if (!status.ok()) return after.reader->Explain(status);
+  if (!status.ok()) {
+    STEPWELL_RETURN_IF_ERROR(
+        update->CheckHeld([](const Chunk& chunk) { return chunk.before != nullptr; }));
+    return after.reader->Explain(status);
+  }
   return update;
 }
 
@@ -225,12 +264,12 @@ MutableBytes StepUpdate::ScratchFor(const Chunk& chunk, size_t thread) {
   return scratches_[thread].bytes().first(chunk.after->logical_bytes);
 }
 
-Status StepUpdate::CheckHeld() {
+Status StepUpdate::CheckHeld(const std::function<bool(const Chunk&)>& asked) {
   std::atomic<size_t> first{chunks_.size()};
   io::ForEach(restorer_->executor(), chunks_.size(), [&](size_t i, size_t thread) {
     const Chunk& chunk = chunks_[i];
     size_t known = first.load();
-    if (chunk.before == nullptr || i > known) return;
+    if (!asked(chunk) || i > known) return;
     const MutableBytes content = ScratchFor(chunk, thread);
     chunk.Gather(content);
     if (format::HashOf(content) == chunk.before->hash) return;
@@ -275,7 +314,7 @@ Status StepUpdate::Take(Chunk* chunk, size_t number, ConstBytes payload,
   const uint64_t bytes = chunk->after->logical_bytes;
   if (scratch->size() < bytes) *scratch = io::AlignedBuffer(bytes);
   if (scratch->size() < bytes) return ResourceExhaustedError("no memory to decode");
-  return chunk->Decode(scratch->bytes().first(bytes));
+  return chunk->Try(scratch->bytes().first(bytes));
 }
 
 Status StepUpdate::Apply() {
@@ -283,14 +322,14 @@ Status StepUpdate::Apply() {
   Status first;
   io::ForEach(restorer_->executor(), chunks_.size(), [&](size_t i, size_t thread) {
     const Chunk& chunk = chunks_[i];
-    const MutableBytes content = ScratchFor(chunk, thread);
-    const Status status = io::Guarded("decode a chunk", [&] { return chunk.Decode(content); });
-    if (status.ok()) return chunk.Scatter(content);
+    const Status status =
+        io::Guarded("decode a chunk", [&] { return chunk.Apply(ScratchFor(chunk, thread)); });
+    if (status.ok()) return;
     const io::MutexLock lock(&mutex);
     if (first.ok()) {
-      first = InternalError(StrCat(LeafName(*chunk.grid->leaf),
-                                   " was changed while it was updated, and holds no step now (",
-                                   status.message(), "): load step ", after_.reader->step().step));
+      first =
+          status.WithContext(StrCat(LeafName(*chunk.grid->leaf), " holds no step now: load step ",
+                                    after_.reader->step().step));
     }
   });
   return first;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -43,8 +44,8 @@ class StepUpdate {
   StepUpdate(const StepUpdate&) = delete;
   StepUpdate& operator=(const StepUpdate&) = delete;
 
-  // Writes the arrays. It fails only if one of them was changed since Read, or if there is no
-  // memory for a decoder; then they hold neither step.
+  // Writes the arrays, which hold what they held in Read. It fails only if there is no memory for a
+  // decoder; then they hold neither step.
   Status Apply();
   const LoadStats& stats() const { return stats_; }
 
@@ -56,8 +57,8 @@ class StepUpdate {
   Status Plan(const LeafMemory& leaf);
   Status PlanChunk(const Grid& grid, uint64_t index, const format::ChunkRecord* before);
   MutableBytes ScratchFor(const Chunk& chunk, size_t thread);
-  // Checks that the arrays hold `before`.
-  Status CheckHeld();
+  // Checks that the arrays hold `before` in the chunks that it asks for.
+  Status CheckHeld(const std::function<bool(const Chunk&)>& asked);
   Status ReadPayloads();
   Status Take(Chunk* chunk, size_t number, ConstBytes payload, io::AlignedBuffer* scratch) const;
 
