@@ -193,8 +193,7 @@ Result<PushedHeader> DecodePushedHeader(ConstBytes bytes) {
   header.leaves_bytes = LoadLittle<uint64_t>(at + kLeavesBytesAt);
   header.head_hash = LoadHash(at + kHeadHashAt);
   header.leaves_hash = LoadHash(at + kLeavesHashAt);
-  constexpr uint64_t kPartBytesMax = uint64_t{1} << 40;
-  if (header.head_bytes > kPartBytesMax || header.leaves_bytes > kPartBytesMax) {
+  if (header.head_bytes > kPushedPartBytesMax || header.leaves_bytes > kPushedPartBytesMax) {
     return DataLossError("a list whose sizes are out of range");
   }
   return header;

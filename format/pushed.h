@@ -48,6 +48,8 @@ struct PushedStep : PushedHead {
 
 inline constexpr size_t kPushedHeaderBytes = 72;
 inline constexpr uint32_t kPushedVersion = 1;
+// Of the head and of the leaves: a reader has both in memory. (100 bytes a chunk: ten million.)
+inline constexpr uint64_t kPushedPartBytesMax = uint64_t{1} << 30;
 
 struct PushedHeader {
   uint64_t head_bytes = 0;

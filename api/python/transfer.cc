@@ -39,6 +39,11 @@ nb::bytes Sha256Of(const format::DataObject& object) {
   return nb::bytes(object.sha256.data(), object.sha256.size());
 }
 
+// The bytes of a whole list or marker.
+uint64_t ListBytes(const nb::bytes& header) {
+  return ValueOrThrow(format::DecodePushedHeader(BytesOf(header))).size_bytes();
+}
+
 // The bytes of a list or marker that `pushed_head` needs.
 uint64_t HeadBytes(const nb::bytes& bytes) {
   const auto header = ValueOrThrow(format::DecodePushedHeader(BytesOf(bytes)));
@@ -99,12 +104,7 @@ nb::bytes PushPlan::Read(size_t object) const {
 
 nb::bytes PushPlan::List(const std::vector<format::DataObject>& made) const {
   if (made.size() != plan_->object_count()) throw nb::value_error("of each object one");
-  std::string list;
-  {
-    const nb::gil_scoped_release release;
-    list = plan_->List(made);
-  }
-  return BytesObject(list);
+  return BytesObject(Call([&] { return plan_->List(made); }));
 }
 
 PullPlan::PullPlan(db::StoreReader* store, const nb::bytes& list, std::vector<std::string> items) {
@@ -179,6 +179,7 @@ void BindTransfer(nb::module_& m) {
       .def_ro("objects", &format::PushedHead::objects);
   m.attr("PUSHED_HEADER_BYTES") = format::kPushedHeaderBytes;
   m.def("pushed_head_bytes", &HeadBytes, arg("header"));
+  m.def("pushed_list_bytes", &ListBytes, arg("header"));
   m.def("pushed_head", &Head, arg("data"));
   m.def("pushed_step", &Step, arg("data"));
   m.def("push_marker", &Marker, arg("objects"));

@@ -89,17 +89,29 @@ Result<format::StepRecord> RunStore::Record(uint64_t step) const {
   return *std::move(head->step);
 }
 
-Result<std::vector<format::StepRecord>> RunStore::Records(std::span<const uint64_t> steps) const {
+Result<std::vector<RunStore::Found>> RunStore::Find(std::span<const uint64_t> steps) const {
   std::vector<std::optional<Result<format::StepRecord>>> found(steps.size());
   STEPWELL_ASSIGN_OR_RETURN(const auto threads,
                             io::MakeThreadPool(std::min(kReadThreads, steps.size() + 1)));
   io::ForEach(threads.get(), steps.size(),
               [&](size_t i, size_t) { found[i].emplace(Record(steps[i])); });
+  std::vector<Found> records;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StatusCode code = found[i]->status().code();
+    if (code == StatusCode::kNotFound) continue;
+    const bool has_answer = found[i]->ok() || code == StatusCode::kDataLoss;
+    if (!has_answer) return found[i]->status();
+    records.push_back({steps[i], *std::move(found[i])});
+  }
+  return records;
+}
+
+Result<std::vector<format::StepRecord>> RunStore::Records(std::span<const uint64_t> steps) const {
+  STEPWELL_ASSIGN_OR_RETURN(auto found, Find(steps));
   std::vector<format::StepRecord> records;
-  for (auto& record : found) {
-    if (record->status().code() == StatusCode::kNotFound) continue;
-    STEPWELL_RETURN_IF_ERROR(record->status());
-    records.push_back(**std::move(record));
+  for (Found& each : found) {
+    STEPWELL_RETURN_IF_ERROR(each.record.status());
+    records.push_back(*std::move(each.record));
   }
   return records;
 }
@@ -136,10 +148,10 @@ Result<std::vector<format::StepRecord>> RunStore::Steps() {
 Result<std::vector<uint64_t>> RunStore::StepNumbers(size_t last, bool with_tainted) {
   STEPWELL_ASSIGN_OR_RETURN(std::vector<uint64_t> steps, Numbers());
   if (!with_tainted && last > 1) {
-    STEPWELL_ASSIGN_OR_RETURN(const auto records, Records(steps));
+    STEPWELL_ASSIGN_OR_RETURN(const auto found, Find(steps));
     steps.clear();
-    for (const auto& record : records) {
-      if (record.taint.empty()) steps.push_back(record.step);
+    for (const Found& each : found) {
+      if (!each.record.ok() || each.record->taint.empty()) steps.push_back(each.step);
     }
   } else if (!with_tainted) {
     STEPWELL_ASSIGN_OR_RETURN(const auto newest, Newest());
@@ -152,22 +164,29 @@ Result<std::vector<uint64_t>> RunStore::StepNumbers(size_t last, bool with_taint
 
 Result<std::vector<StepTexts>> RunStore::Texts(size_t last) {
   STEPWELL_ASSIGN_OR_RETURN(const auto steps, StepNumbers(last, /*with_tainted=*/true));
-  STEPWELL_ASSIGN_OR_RETURN(auto records, Records(steps));
+  STEPWELL_ASSIGN_OR_RETURN(auto found, Find(steps));
   std::vector<StepTexts> texts;
-  for (format::StepRecord& record : records) {
-    texts.push_back({record.step, record.commit, std::move(record.metadata_json),
-                     std::move(record.metrics_json), OkStatus()});
+  for (Found& each : found) {
+    if (each.record.ok()) {
+      texts.push_back({each.step, each.record->commit, std::move(each.record->metadata_json),
+                       std::move(each.record->metrics_json), OkStatus()});
+    } else {
+      texts.push_back({each.step, 0, {}, {}, each.record.status()});
+    }
   }
   return texts;
 }
 
 Result<std::optional<uint64_t>> RunStore::NewestBy(const LookUp& look_up) {
+  std::set<uint64_t> missing;  // listed, but not there: a listing may be old, or list a link
   for (int look = 0; look < kLooksMax; ++look) {
     STEPWELL_ASSIGN_OR_RETURN(const auto steps, Numbers());
     bool gone = false;
     for (auto step = steps.rbegin(); step != steps.rend() && !gone; ++step) {
+      if (missing.contains(*step)) continue;
       const auto tainted = look_up(*step);
       gone = tainted.status().code() == StatusCode::kNotFound;
+      if (gone) missing.insert(*step);
       if (gone) continue;
       STEPWELL_RETURN_IF_ERROR(tainted.status());
       if (!*tainted) return std::optional(*step);
@@ -263,24 +282,27 @@ Result<VerifyReport> RunStore::VerifyWith(const VerifyOptions& options, bool) {
   } else {
     STEPWELL_ASSIGN_OR_RETURN(steps, Numbers());
   }
-  STEPWELL_ASSIGN_OR_RETURN(const auto records, Records(steps));
-  if (options.step && records.empty()) return Read(*options.step).status();
+  STEPWELL_ASSIGN_OR_RETURN(const auto found, Find(steps));
+  if (options.step && found.empty()) return Read(*options.step).status();
   VerifyReport report;
   StepChecks checks;
-  for (const auto& record : records) checks.total_bytes += record.stored_bytes;
-  for (const auto& record : records) {
+  for (const Found& each : found) {
+    if (each.record.ok()) checks.total_bytes += each.record->stored_bytes;
+  }
+  for (const Found& each : found) {
     const size_t known = report.problems.size();
-    auto listed = List(record.step);
+    auto listed = List(each.step);
     if (!listed.ok()) {
       const Status& status = listed.status();
       if (status.code() == StatusCode::kNotFound) continue;  // deleted meanwhile
       if (!IsDamage(status) && status.code() != StatusCode::kDataLoss) return status;
       VerifyProblem& problem = report.problems.emplace_back();
-      problem.step = record.step;
+      problem.step = each.step;
       problem.file = path();
       problem.message = status.message();
       continue;
     }
+    const format::StepRecord& record = *(*listed)->list.step;
     ++report.steps;
     STEPWELL_RETURN_IF_ERROR(VerifyLeaves(record, (*listed)->list.leaves, {}, source_->files,
                                           source_->restorer, options, &checks, &report));

@@ -90,7 +90,13 @@ class RunStore final : public Store {
   Status Check() const;
   // kNotFound: the step is not there.
   Result<format::StepRecord> Record(uint64_t step) const;
+  struct Found {
+    uint64_t step = 0;
+    Result<format::StepRecord> record;  // or kDataLoss
+  };
   // Those of `steps` that are there.
+  Result<std::vector<Found>> Find(std::span<const uint64_t> steps) const;
+  // The same; kDataLoss: the list of one is damaged.
   Result<std::vector<format::StepRecord>> Records(std::span<const uint64_t> steps) const;
   Result<std::vector<uint64_t>> Numbers() STEPWELL_EXCLUDES(mutex_);
   // Returns whether a step is tainted; kNotFound: it is not there.

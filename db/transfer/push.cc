@@ -213,7 +213,7 @@ Result<std::string> PushPlan::Read(size_t object) const {
   return bytes;
 }
 
-std::string PushPlan::List(std::span<const DataObject> made) const {
+Result<std::string> PushPlan::List(std::span<const DataObject> made) const {
   format::PushedStep list = list_;
   list.objects = referred_;
   list.objects.insert(list.objects.end(), made.begin(), made.end());
@@ -225,7 +225,14 @@ std::string PushPlan::List(std::span<const DataObject> made) const {
       });
     }
   }
-  return format::EncodePushedStep(list);
+  std::string encoded = format::EncodePushedStep(list);
+  if (encoded.size() > format::kPushedPartBytesMax) {
+    return InvalidArgumentError(StrCat("the list of step ", list.step->step, " would take ",
+                                       encoded.size(), " bytes, and a run's takes at most ",
+                                       format::kPushedPartBytesMax,
+                                       ": push the step as an Orbax checkpoint, or a part of it"));
+  }
+  return encoded;
 }
 
 }  // namespace stepwell::db

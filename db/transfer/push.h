@@ -36,7 +36,8 @@ class PushPlan {
   // Objects that are there and are needed.
   const std::vector<format::DataObject>& referred() const { return referred_; }
   // The list, once it is known what became of the objects to be made: one for each.
-  std::string List(std::span<const format::DataObject> made) const;
+  // kInvalidArgument: it would be longer than readers take.
+  Result<std::string> List(std::span<const format::DataObject> made) const;
 
  private:
   struct NewObject {

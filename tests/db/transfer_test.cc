@@ -44,7 +44,9 @@ class TransferTest : public ::testing::Test {
       made.push_back({{}, i, bytes->size()});
       objects_.push_back(std::move(*bytes));
     }
-    auto list = format::DecodePushedStep(AsBytes(plan->List(made)));
+    const auto encoded = plan->List(made);
+    EXPECT_OK(encoded.status());
+    auto list = format::DecodePushedStep(AsBytes(*encoded));
     ASSERT_OK(list.status());
     list_ = std::move(*list);
     consumer_ = Open("consumer");

@@ -69,6 +69,16 @@ TEST(PushedTest, ANewerVersionSaysSo) {
   EXPECT_EQ(DecodePushedStep(AsBytes(list)).status().code(), StatusCode::kUnimplemented);
 }
 
+TEST(PushedTest, ASizeThatNoReaderTakesIsRefused) {
+  for (const size_t part : {16U, 24U}) {
+    std::string list = EncodePushedStep(ExamplePushedStep());
+    auto* at = reinterpret_cast<std::byte*>(list.data());
+    StoreLittle(at + part, kPushedPartBytesMax + 1);
+    StoreLittle(at + 64, Crc32c({at, 64}));
+    EXPECT_EQ(DecodePushedHeader(AsBytes(list)).status().code(), StatusCode::kDataLoss);
+  }
+}
+
 TEST(PushedTest, ForgedNumbersAreRefused) {
   using Forge = std::function<void(PushedStep*)>;
   const auto array = [](PushedStep* step) -> LeafRecord& {

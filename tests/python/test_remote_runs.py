@@ -280,6 +280,37 @@ def test_damage_is_named_and_a_deleted_step_is_not_damaged(trainer: stepwell.Sto
         run.load(2)
 
 
+def test_a_damaged_list_stops_nothing_of_the_other_steps(trainer: stepwell.Store, s3: Place,
+                                                         bucket: Bucket) -> None:
+    for step in (1, 2, 3):
+        save(trainer, step)
+        s3.push(trainer, step)
+    lists = [key for key in bucket.objects if "/steps/" in key]
+    whole = bucket.objects[lists[1]]
+    # Cut, longer than it says, of another step, and damaged in its head.
+    for bad in (whole[:-9], whole + bytes(1 << 20), bucket.objects[lists[0]],
+                whole[:100] + b"?" + whole[101:]):
+        bucket.objects[lists[1]] = bad
+        with s3.open() as run:
+            assert run.steps() == [1, 2, 3] and run.latest == 3
+            assert is_tree(run.load(1), 1) and is_tree(run.load(), 3)
+            with pytest.raises(CorruptionError, match="the list of step 2|steps/0*2: a list of"):
+                run.load(2)
+            assert {problem.step for problem in run.verify().problems} == {2}
+            assert run.verify().steps == 2
+
+
+def test_what_only_looks_like_the_newest_step_is_passed_over(trainer: stepwell.Store,
+                                                             tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "place"), None)
+    save(trainer, 1)
+    place.push(trainer, 1)
+    (tmp_path / f"place/steps/{9:020d}").symlink_to("nowhere")
+    with place.open() as run:
+        assert run.latest == 1 and is_tree(run.load(), 1)
+        assert [each.step for each in run.verify().problems] == []
+
+
 def small(step: int, version: int) -> dict[str, Any]:
     values = np.arange(30_000, dtype=np.float32).reshape(100, 300)
     values[step % 100, version % 300] += step + 7 * version + 1

@@ -24,7 +24,7 @@ from .object_store import open_object_store
 from .push import push
 from .push_record import Pushed, PushRecord
 from .pushed import PushReport
-from .run_delete import delete_pushed
+from .run_delete import delete_steps
 from .transfer import with_context
 
 _PAUSE_SECONDS, _PAUSE_MAX_SECONDS = 1.0, 60.0  # after a push that failed; twice as long each time
@@ -202,9 +202,9 @@ class PushFollower:
                  if here[step] != mine[step]]
         if self._keep is not None:
             gone.update(sorted(step for step in there if step < newest)[:-self._keep + 1 or None])
-        for step in sorted(gone & there):
-            with contextlib.suppress(StepNotFoundError):
-                delete_pushed(self._dest, step, **self._place)
+        if gone & there:
+            with with_context(f"deleting from {bucket.url}"):
+                delete_steps(bucket, gone & there)
         for step in again:
             if step not in gone:
                 with contextlib.suppress(StepNotFoundError):

@@ -128,12 +128,22 @@ def read_header(bucket: ReadableStore, key: str) -> bytes | None:
 
 
 def read_list(bucket: ReadableStore, key: str) -> bytes | None:
-    """A whole list, as it was at one time; None: it is not there."""
-    while (size := bucket.size(key)) is not None:
-        data = read_range(bucket, key, 0, size)
+    """A whole list, as it was at one time; None: it is not there. CorruptionError, FormatError: it
+    has not the size that its header says, and nothing more of it is read."""
+    while (header := read_header(bucket, key)) is not None:
+        size = bucket.size(key)
+        try:
+            wanted = _stepwell.pushed_list_bytes(header)
+            if size is not None and size != wanted:
+                raise CorruptionError(f"a list of {size} bytes that says {wanted}")
+        except (CorruptionError, FormatError) as error:
+            if header == read_header(bucket, key):
+                raise type(error)(f"{bucket.url}/{key}: {error}") from None
+            continue
+        data = read_range(bucket, key, 0, wanted)
         # Another push may have replaced it while it was read, piece by piece.
         if data is not None and bucket.size(key) == size and (
-                data[:_stepwell.PUSHED_HEADER_BYTES] == read_header(bucket, key)):
+                data[:_stepwell.PUSHED_HEADER_BYTES] == header == read_header(bucket, key)):
             return data
     return None
 

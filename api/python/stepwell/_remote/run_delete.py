@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -55,11 +55,10 @@ def delete_pushed(place: Any, step: SupportsIndex | None, *, prefix: str = "",
             there = run.listing(bucket).steps
             if number not in there:
                 raise no_step(bucket.url, number, there)
-            bucket.delete(run.step_key(number))
         if sweep:
             for name in run.listing(bucket).markers:
                 bucket.delete(run.marker_key(name))
-        objects, size = remove_unnamed(bucket)
+        objects, size = delete_steps(bucket, [] if number is None else [number])
     return DeletePushedReport(bucket.url, number, objects, size)
 
 
@@ -67,6 +66,13 @@ def no_step(url: str, step: int, there: list[int]) -> StepNotFoundError:
     near = sorted(sorted(there, key=lambda each: abs(each - step))[:2])
     shown = f"; the nearest: {', '.join(map(str, near))}" if near else "; it has no steps"
     return StepNotFoundError(f"{url} has no step {step}{shown}")
+
+
+def delete_steps(bucket: RunStore, steps: Iterable[int]) -> tuple[int, int]:
+    """Deletes the lists of steps, those that are there, and then the data that nothing names: how
+    many objects of it, and bytes. Errors as `delete_pushed`."""
+    Transfers(0, None).run(lambda key: bucket.delete(key), map(run.step_key, steps))
+    return remove_unnamed(bucket)
 
 
 def remove_unnamed(bucket: RunStore) -> tuple[int, int]:
@@ -77,10 +83,12 @@ def remove_unnamed(bucket: RunStore) -> tuple[int, int]:
     """
     data = run.listing(bucket).data
     named: set[str] = set()
-    for name in run.listing(bucket).markers:
-        named |= _named_by(bucket, run.marker_key(name))
-    for step in run.listing(bucket).steps:
-        named |= _named_by(bucket, run.step_key(step))
+
+    def take(key: str) -> None:
+        named.update(_named_by(bucket, key))
+
+    Transfers(0, None).run(take, map(run.marker_key, run.listing(bucket).markers))
+    Transfers(0, None).run(take, map(run.step_key, run.listing(bucket).steps))
     unnamed = {name: size for name, size in data.items() if name not in named}
     Transfers(0, None).run(lambda name: bucket.delete(run.data_key(name)), unnamed)
     return len(unnamed), sum(unnamed.values())

@@ -136,8 +136,8 @@ class _Push:
         sources = _Sources()
         for step in [*lower, *(step for step in steps if step == own), *higher]:
             key = run.step_key(step)
-            data = run.read_list(self._bucket, key)
             try:
+                data = run.read_list(self._bucket, key)
                 if data is not None and _stepwell.pushed_step(data) == step:
                     sources.lists.append(data)
                     sources.headers[key] = data[:_stepwell.PUSHED_HEADER_BYTES]
