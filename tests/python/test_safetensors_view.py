@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 import threading
 from pathlib import Path
 from typing import Any
@@ -159,11 +160,27 @@ def test_what_cannot_be_shown_is_said_and_the_next_step_is(store, tmp_path, capl
         store.save(2, {**state(2), "s": "text"}).result()
         with pytest.raises(stepwell.Error, match="step 2 is not in .*is a str"):
             view.wait()
-    assert "does not show step 2" in caplog.text
+    assert "step 2 is not shown" in caplog.text
     assert shown(file)[0] == view.step == 1
     store.save(3, state(3)).result()
     view.wait()
     assert shown(file)[0] == view.step == 3
+
+
+def test_what_failed_is_tried_again(store, tmp_path, caplog):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    view = store.safetensors_view(folder / "model.safetensors")
+    folder.rename(tmp_path / "elsewhere")  # as a file system that is not there for a while
+    store.save(1, state(1)).result()
+    with caplog.at_level(logging.ERROR, "stepwell"), pytest.raises(stepwell.Error, match="step 1"):
+        view.wait()
+    (tmp_path / "elsewhere").rename(folder)
+    while view.step is None:
+        time.sleep(0.01)
+    view.wait()
+    assert shown(view.path)[0] == 1
+    assert caplog.text.count("is not shown") == 1
 
 
 def test_what_is_refused(store, path, tmp_path):

@@ -56,6 +56,18 @@ def test_metrics_and_the_best_step(path, mode):
             store.best("loss", "least")
 
 
+def test_the_best_step_is_not_a_tainted_one(path):
+    with stepwell.open(path) as store:
+        for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+            store.save(step, {"x": step}, metrics={"loss": loss}).result()
+        store.taint(2, "the labels were in it")
+        assert store.best("loss") == 3
+        store.taint(3, "and here")
+        assert store.best("loss") == 1
+        store.taint(1, "and here")
+        assert store.best("loss") is None
+
+
 @pytest.mark.parametrize(("metric", "mode"), [("loss", "min"), ("loss", "max"),
                                               ("accuracy", "min"), ("accuracy", "max")])
 def test_the_best_step_is_the_one_that_the_policy_keeps(path, metric, mode):

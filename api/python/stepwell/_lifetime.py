@@ -295,15 +295,16 @@ class OpenStore(NotCopied):
         return self._backend.step_numbers()
 
     def best(self, metric: str, mode: Direction = "min") -> int | None:
-        """The step with the best `metric`, a name in `save(metrics=)`. None without any step, and
-        where no step has a finite number there. InvalidArgumentError for a metric that no step has.
+        """The step with the best `metric`, a name in `save(metrics=)`. Tainted steps are passed
+        over. None without any step, and where none has a finite number there. InvalidArgumentError for a metric that no step has.
 
         mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
 
         Of equal values the higher step is better, as in `policy.BestN`. With local disks this is
         collective.
         """
-        return best_of(self.steps(metrics=True), metric, mode)
+        metrics = self.steps(metrics=True)
+        return best_of(metrics, metric, mode, set(self._backend.step_numbers(tainted=False)))
 
     @property
     def latest(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from ._backend.backend import Backend
@@ -24,8 +24,9 @@ def metrics_of_all(backend: Backend) -> dict[int, Any]:
     return {step: json.loads(text) if text else None for step, text in texts.items()}
 
 
-def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | None:
-    """Finds the best step, as the policy BestN ranks them: of equal values the higher step is
+def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction,
+            steps: Container[int]) -> int | None:
+    """Finds the best of `steps`, as the policy BestN ranks them: of equal values the higher step is
     better. None without a finite value. InvalidArgumentError names the metrics that there are, if
     no step has this one."""
     if not isinstance(metric, str) or not metric:
@@ -40,7 +41,7 @@ def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction) -> int | N
         raise InvalidArgumentError(f"no step has the metric {metric!r}; {there}")
     sign = 1 if mode == "max" else -1
     ranked = [(sign * value, step) for step, each in metrics.items()
-              if (value := _finite(each, metric)) is not None]
+              if step in steps and (value := _finite(each, metric)) is not None]
     return max(ranked)[1] if ranked else None
 
 

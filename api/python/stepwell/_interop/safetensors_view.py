@@ -26,7 +26,8 @@ from .._runtime.service import NotCopied
 from .._runtime.threads import Thread
 from ..errors import Error, InvalidArgumentError, StepNotFoundError
 
-_AGAIN_SECONDS = 1.0  # after a look at the store that failed
+# After a look at the store, or a step, that failed; twice as long each time.
+_AGAIN_SECONDS, _AGAIN_MAX_SECONDS = 1.0, 60.0
 _IN_FOLDER: Final = "model.safetensors"  # the name that servers look for in a model's directory
 
 
@@ -142,29 +143,32 @@ class SafetensorsView(NotCopied):
         return wanted is None or (self._shown is not None and self._shown[:2] == wanted[:2])
 
     def _run(self) -> None:
-        said = ""
+        said, pause = "", _AGAIN_SECONDS
         try:
             while not self._store._closed:
-                is_last, failed = self._stopping, ""
+                is_last = self._stopping
                 try:
-                    self._update()
+                    failed = self._update()
                 except (Error, OSError) as error:  # the store cannot be looked at now
                     failed = str(error)
-                    if failed != said and not self._store._closed:
-                        service.logger.error("%s: %s", self.path, error)
-                    said = failed
+                if failed not in ("", said) and not self._store._closed:
+                    service.logger.error("%s: %s", self.path, failed)
+                said = failed
                 if is_last:
                     return
-                self._commits.wait(_AGAIN_SECONDS if failed else math.inf)
+                self._commits.wait(pause if failed else math.inf)
+                pause = min(2 * pause, _AGAIN_MAX_SECONDS) if failed else _AGAIN_SECONDS
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _update(self) -> None:
+    def _update(self) -> str:
+        """Returns why the newest step is not shown, which may pass, as a full disk does; "": it
+        is."""
         wanted = self._wanted()
-        if wanted is None or self._is_shown(wanted):
-            return
+        if wanted is None or wanted == self._shown:
+            return ""
         form = self._form
         try:
             tensors = tensors_of(self._store._source(wanted.step), form.item, form.rules,
@@ -172,15 +176,15 @@ class SafetensorsView(NotCopied):
             write_tensors(form.path, self._store.path, tensors, replace=True, progress=None)
             self._step = wanted.step
         except StepNotFoundError:
-            return  # there is another newest step now
+            return ""  # there is another newest step now
         except Exception as error:  # also of a function of the user's
             if self._store._closed:
-                return
-            service.logger.error("%s does not show step %d: %s", form.path, wanted.step, error)
+                return ""
             wanted = wanted._replace(error=f"{type(error).__name__}: {error}")
         with self._changed:
             self._shown = wanted
             self._changed.notify_all()
+        return wanted.error and f"step {wanted.step} is not shown: {wanted.error}"
 
 
 def safetensors_view(self: OpenStore, path: str | os.PathLike[str], *, every: SupportsIndex = 1,
@@ -193,8 +197,8 @@ def safetensors_view(self: OpenStore, path: str | os.PathLike[str], *, every: Su
     metadata is the step.
 
     A thread does the work, and never holds up a save: steps that are saved while it writes are
-    left out but for the newest. What goes wrong is logged, and `wait` raises it; the file stays as
-    it was then. Closing the store or the view leaves the file.
+    left out but for the newest. What goes wrong is logged, `wait` raises it, and it is tried again,
+    after a second and up to a minute; the file stays as it was then. Closing the store or the view leaves the file.
 
     path: the file; where it is a directory, `model.safetensors` in it.
     every: only steps that are multiples of it.
