@@ -14,7 +14,7 @@ stepwell_install_all() {
 }
 
 stepwell_configure_checked() {
-  stepwell_configure build/check -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  stepwell_configure build/check -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSTEPWELL_SANITIZE=address,undefined \
     -DSTEPWELL_TESTS=ON -DSTEPWELL_CLI=ON -DSTEPWELL_PYTHON=OFF -DSTEPWELL_BENCH=OFF
 }

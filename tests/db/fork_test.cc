@@ -41,7 +41,7 @@ struct ChildSaw {
 
 // AddressSanitizer's allocator is not made for a child that allocates: a lock that another thread
 // held at the fork stays held, and the child hangs now and then. Ours would hang each time.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(STEPWELL_ASAN)
 constexpr int kForks = 8;
 #else
 constexpr int kForks = 1;

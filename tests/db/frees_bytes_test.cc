@@ -132,11 +132,11 @@ TEST_F(FreesBytesTest, TheLastStepThatHasAChunkFreesItWhoeverWroteIt) {
 
 TEST_F(FreesBytesTest, ADeleteFreesWhatWasSaid) {
   const auto store = Open(Options());
-  for (const uint64_t step : {1, 2, 3}) SaveOf(store.get(), step, step, kTuned);
-  for (const uint64_t step : {11, 12}) SaveOf(store.get(), step, step, kTuned);
+  for (const uint64_t step : {1U, 2U, 3U}) SaveOf(store.get(), step, step, kTuned);
+  for (const uint64_t step : {11U, 12U}) SaveOf(store.get(), step, step, kTuned);
   // Alone with its content; then with another that has it; then the last of two.
   SaveOf(store.get(), 21, 21, kTuned);
-  for (const uint64_t step : {21, 2, 11, 12}) {
+  for (const uint64_t step : {21U, 2U, 11U, 12U}) {
     SCOPED_TRACE(step);
     ASSERT_OK(store->Reclaim().status());
     const uint64_t frees = FreesOf(store.get(), step);
@@ -172,7 +172,7 @@ TEST_F(FreesBytesTest, WithoutTheRecordsOfANeighbourItIsNotKnown) {
     StoreOptions options = Options();
     options.segment_bytes = 1 << 20;  // each step in segments of its own
     const auto store = Open(options);
-    for (const uint64_t step : {1, 11, 21}) SaveOf(store.get(), step, step, kTuned);
+    for (const uint64_t step : {1U, 11U, 21U}) SaveOf(store.get(), step, step, kTuned);
     ASSERT_OK(store->Close());
   }
   SegmentFiles files(io::LocalFileSystem(), path_);
@@ -214,7 +214,7 @@ TEST_F(FreesBytesTest, WithoutTheRecordsOfANeighbourItIsNotKnown) {
 TEST_F(FreesBytesTest, AHandleSaysWhatItsSaveWrote) {
   EXPECT_FALSE(SaveHandle().stats().has_value());
   const auto store = Open(Options());
-  for (const uint64_t step : {1, 2}) {
+  for (const uint64_t step : {1U, 2U}) {
     const auto handle = SaveSeeded(store.get(), step, step, kTuned);
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());

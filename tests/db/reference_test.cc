@@ -111,7 +111,7 @@ TEST_F(ReferenceTest, WhatRottedSinceTheLastSessionIsNotReferredTo) {
 // that is good is read once for all of them.
 TEST_F(ReferenceTest, VerifyNamesEachStepThatRefersToDamage) {
   const auto store = Open(Options());
-  for (const uint64_t step : {1, 2, 3}) SaveTuned(store.get(), step);
+  for (const uint64_t step : {1U, 2U, 3U}) SaveTuned(store.get(), step);
   const auto whole = store->Verify({});
   ASSERT_OK(whole.status());
   EXPECT_THAT(whole->problems, IsEmpty());
@@ -295,7 +295,7 @@ TEST_F(ReferenceTest, ABaseIsDroppedOnceOrNotAtAll) {
 TEST_F(ReferenceTest, OnlyEqualChunksOfTheSameGridAreReferredTo) {
   const auto store = Open(Options());
   const LeafSpec half = {"frozen", {300'000}, true, false, 1000, 600'000, 150'000};
-  for (const uint64_t step : {1, 2}) {
+  for (const uint64_t step : {1U, 2U}) {
     const auto handle = SaveSeeded(store.get(), step, step, {half});
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
@@ -314,7 +314,7 @@ TEST_F(ReferenceTest, OnlyEqualChunksOfTheSameGridAreReferredTo) {
 // A step that loses an item keeps what it refers to, and a move of its own chunks leaves it.
 TEST_F(ReferenceTest, RewrittenStepsKeepTheirReferences) {
   const auto store = Open(Options());
-  for (const uint64_t step : {1, 2}) {
+  for (const uint64_t step : {1U, 2U}) {
     std::vector<std::vector<float>> scratch;
     scratch.reserve(4);
     SaveRequest request = MakeRequest(step, step, kTuned, &scratch);

@@ -106,11 +106,11 @@ TEST_F(StatisticsTest, AreThoseOfTheElements) {
       options.codec = codec;
       options.delta = delta;
       auto store = Open(options);
-      for (const uint64_t step : {1, 2, 3}) SaveAll(store.get(), step, step);
-      for (const uint64_t step : {1, 2, 3}) ExpectStatistics(store.get(), step, step);
+      for (const uint64_t step : {1U, 2U, 3U}) SaveAll(store.get(), step, step);
+      for (const uint64_t step : {1U, 2U, 3U}) ExpectStatistics(store.get(), step, step);
       ASSERT_OK(store->Close());
       store = Open(ReclaimTest::Options());
-      for (const uint64_t step : {1, 2, 3}) ExpectStatistics(store.get(), step, step);
+      for (const uint64_t step : {1U, 2U, 3U}) ExpectStatistics(store.get(), step, step);
       EXPECT_FALSE(LeafOf(store.get(), 1, "text").statistics.has_value()) << "a value";
     }
   }
@@ -134,7 +134,7 @@ TEST_F(StatisticsTest, OfAnArrayInShards) {
   leaf.record.dtype = format::DType::kFloat32;
   leaf.record.shape = {60, 70};
   leaf.chunk_bytes_max = 4096;
-  for (const uint64_t column : {0, 33}) {  // columns of a row-major array
+  for (const uint64_t column : {0U, 33U}) {  // columns of a row-major array
     leaf.shards.push_back({.origin = {0, column},
                            .shape = {60, column == 0 ? 33U : 37U},
                            .data = reinterpret_cast<const std::byte*>(&data[column]),
@@ -162,7 +162,8 @@ TEST_F(StatisticsTest, SurviveMovesAndRewrites) {
   const auto report = store->Reclaim();
   ASSERT_OK(report.status());
   EXPECT_GT(report->bytes_moved, uint64_t{1} << 20);
-  for (const uint64_t step : {1, 6, 11, 16, 21}) ExpectStatistics(store.get(), step, step, kState);
+  for (const uint64_t step : {1U, 6U, 11U, 16U, 21U})
+    ExpectStatistics(store.get(), step, step, kState);
 
   const float nan = std::numeric_limits<float>::quiet_NaN();
   SaveRequest request = RequestOf(100, {{"w", {1, nan, 3}}});
@@ -202,7 +203,7 @@ TEST_F(StatisticsTest, ChangedElementsAreExactBesideDifferences) {
   options.delta = true;
   auto store = Open(options);
   const LeafSpec spec{"w", {200'000}, true, false, 1, 0, 160'000, 50};
-  for (const uint64_t step : {1, 2, 3}) {
+  for (const uint64_t step : {1U, 2U, 3U}) {
     if (step == 3) {  // the base's bytes are read from the disk
       ASSERT_OK(store->Close());
       store = Open(options);

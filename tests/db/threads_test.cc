@@ -50,7 +50,7 @@ TEST_P(StarvedTest, WithoutThreadsTheOpenFailsAndTheNextOneWorks) {
       EXPECT_THAT(lines[0], HasSubstr("raise it"));
     }
     // The main thread, and the one for callbacks, which the process keeps.
-#if defined(__SANITIZE_THREAD__)  // and its own
+#if defined(STEPWELL_TSAN)  // and its own
     EXPECT_THAT(lines[1], AnyOf("threads 1", "threads 2", "threads 3"));
 #else
     EXPECT_THAT(lines[1], AnyOf("threads 1", "threads 2"));
@@ -61,7 +61,7 @@ TEST_P(StarvedTest, WithoutThreadsTheOpenFailsAndTheNextOneWorks) {
 }
 
 // Address sanitizers reserve more address space than any limit.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(STEPWELL_ASAN) && !defined(STEPWELL_TSAN)
 TEST_P(StarvedTest, WithoutMemoryTheOpenFailsAndTheNextOneWorks) {
   size_t refused = 0;
   for (uint64_t mib = 1; mib <= 97; mib += 12) {

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one breach of each rule of locks and sees it refused; a file without one passes."""
 
-import json
 import pathlib
 import shutil
 import subprocess
@@ -75,18 +74,13 @@ LOCK = "const io::MutexLock lock(&mutex_); "
 )  # fmt: skip
 def test_a_breach_is_refused(tmp_path: pathlib.Path, breach: str, message: str) -> None:
     (tmp_path / "io").mkdir()
-    (tmp_path / "db").mkdir()
+    (tmp_path / "api/python").mkdir(parents=True)
     for name in ("io/mutex.h", "io/thread_annotations.h"):
         shutil.copy(ROOT / name, tmp_path / name)
-    source = tmp_path / "db/counter.cc"
+    source = tmp_path / "api/python/counter.cc"
     source.write_text(CLASS.replace("BREACH", breach))
-    command = f"c++ -std=c++20 -O3 -I{tmp_path} -o counter.o -c {source}"
-    entry = {"directory": str(tmp_path), "file": str(source), "command": command}
-    # The module's sources, which this build is without, are none here.
-    (tmp_path / "compile_commands.json").write_text(json.dumps([entry]))
-    script = [sys.executable, str(LINT / "check_thread_safety.py")]
-    result = subprocess.run([*script, str(tmp_path), str(tmp_path), "clang++"],
-                            capture_output=True, text=True, check=False)  # fmt: skip
-    assert result.returncode == (1 if message else 0), result.stdout
-    assert message in result.stdout
-    assert result.stdout.count("error:") == (1 if message else 0), result.stdout
+    script = [sys.executable, str(LINT / "check_thread_safety.py"), str(tmp_path), "clang++"]
+    result = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert result.returncode == (1 if message else 0), result.stderr
+    assert message in result.stderr
+    assert result.stderr.count("error:") == (1 if message else 0), result.stderr

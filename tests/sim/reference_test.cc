@@ -203,20 +203,24 @@ TEST(ReferenceTest, AlsoWhereVersionsAreDifferences) {
 // Each step lies in a segment of its own, and builds upon the one before. Where most of the first
 // segment is dead, what is needed of it moves, and the segment goes.
 TEST(ReferenceTest, DifferencesKeepWhatEarlierSessionsWrote) {
-  for (const uint64_t bulk : {uint64_t{0}, 2 * kElements}) {
-    SCOPED_TRACE(bulk);
+  const std::string segment = "/store/segments/0000000001.seg";
+  for (const bool moves : {false, true}) {
+    SCOPED_TRACE(moves);
     const auto world = SimWorld::Make({19, kUnlimitedBytes});
     StoreMachine machine(world, 19);
     const OpenSpec spec = {.segment_bytes = 256 << 10, .delta = true};
     auto store = machine.Open(spec);
     for (uint64_t step = 1; step <= 3; ++step) {
       ASSERT_OK(store.status());
-      auto handle = SaveVersion(store->get(), step, step, /*delta=*/true, step == 1 ? bulk : 0);
+      auto handle = SaveVersion(store->get(), step, step, /*delta=*/true,
+                                step == 1 && moves ? 2 * kElements : 0);
       ASSERT_OK(handle.status());
       ASSERT_OK(handle->Wait());
       ASSERT_OK((*store)->Close());
       store = machine.Open(spec);
     }
+    // What has another name is not punched.
+    if (moves) ASSERT_OK(SimFileSystem(world).Link(segment, "/link"));
     for (const uint64_t gone : {uint64_t{1}, uint64_t{2}}) {
       ASSERT_OK((*store)->Delete(std::array{gone}));
       ASSERT_OK((*store)->Close());
@@ -227,6 +231,7 @@ TEST(ReferenceTest, DifferencesKeepWhatEarlierSessionsWrote) {
         EXPECT_OK(CheckVersion(store->get(), step, step, /*delta=*/true));
       }
     }
+    EXPECT_EQ(world->Contents(segment).has_value(), !moves);
   }
 }
 
@@ -251,7 +256,7 @@ TEST(ReferenceTest, StepsThatReferToDifferentPayloadsOfASegmentKeepBoth) {
   store = machine.Open({});  // the next ones lie in other segments
   ASSERT_OK(store.status());
   std::vector<db::SaveHandle> handles;
-  for (const uint64_t step : {2, 3}) {
+  for (const uint64_t step : {2U, 3U}) {
     auto handle = db::SaveSeeded(store->get(), step, step, specs[step - 1]);
     ASSERT_OK(handle.status());
     handles.push_back(*handle);
@@ -260,7 +265,7 @@ TEST(ReferenceTest, StepsThatReferToDifferentPayloadsOfASegmentKeepBoth) {
   const std::array<uint64_t, 1> first = {1};
   ASSERT_OK((*store)->Delete(first));
   ASSERT_OK((*store)->Reclaim().status());
-  for (const uint64_t step : {2, 3}) {
+  for (const uint64_t step : {2U, 3U}) {
     const auto reader = (*store)->Read(step);
     ASSERT_OK(reader.status());
     EXPECT_OK(db::CheckSeeded(&**reader, step, specs[step - 1]));

@@ -68,7 +68,7 @@ TEST(StatisticsTest, ReferencesAreNoChanges) {
   StoreMachine machine(world, 2);
   auto store = machine.Open({.delta = false, .statistics = true});
   ASSERT_OK(store.status());
-  for (const uint64_t step : {1, 2}) ASSERT_OK(SaveAndWait(store->get(), step, step));
+  for (const uint64_t step : {1U, 2U}) ASSERT_OK(SaveAndWait(store->get(), step, step));
   EXPECT_EQ(Of(store->get(), 2, "steady").changed, 0U);
   EXPECT_EQ(Of(store->get(), 2, "steady").changed_count, format::ChangedCount::kExact);
   EXPECT_EQ(Of(store->get(), 2, "changing").changed, 3000U);
@@ -80,7 +80,7 @@ TEST(StatisticsTest, AnArrayThatIsNotReadHasThem) {
   StoreMachine machine(world, 3);
   auto store = machine.Open({.statistics = true});
   ASSERT_OK(store.status());
-  for (const uint64_t step : {1, 2, 3}) {
+  for (const uint64_t step : {1U, 2U, 3U}) {
     std::vector<std::vector<float>> scratch;
     scratch.reserve(kSpecs.size());
     db::SaveRequest request = db::MakeRequest(step, 7, kSpecs, &scratch);

@@ -167,7 +167,7 @@ class Cycles {
   static void ForkOne(Store* store) {
     const pid_t pid = fork();
     if (pid == 0) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(STEPWELL_ASAN) && !defined(STEPWELL_TSAN)
       // (The allocators of sanitizers are not made for a child that allocates.)
       if (store->Steps().ok()) _exit(5);
 #endif

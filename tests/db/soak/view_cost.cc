@@ -89,7 +89,7 @@ int Measure(const fs::path& folder, uint64_t step_bytes, Kind kind) {
 }
 
 int Run(const std::string& place) {
-  for (const uint64_t kib : {64, 1024, 2048, 4096, 8192, 16384, 65536, 262144}) {
+  for (const uint64_t kib : {64U, 1024U, 2048U, 4096U, 8192U, 16384U, 65536U, 262144U}) {
     for (const Kind kind : {Kind::kNoView, Kind::kLinks, Kind::kCopies, Kind::kUsual}) {
       const TempDir folder(place);
       if (Measure(folder.path(), uint64_t{kib} << 10, kind) != 0) return 1;

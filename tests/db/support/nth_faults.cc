@@ -144,7 +144,7 @@ std::string Fault::Name() const {
 
 }  // namespace stepwell::db::nth
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(STEPWELL_TSAN)
 extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
 #endif
@@ -154,7 +154,7 @@ namespace {
 // RocksDB hands its memory from thread to thread where ThreadSanitizer does not see it, and to that
 // malloc and free are writes.
 struct Unseen {
-#if defined(__SANITIZE_THREAD__)
+#if defined(STEPWELL_TSAN)
   Unseen() { AnnotateIgnoreWritesBegin(__FILE__, __LINE__); }
   ~Unseen() { AnnotateIgnoreWritesEnd(__FILE__, __LINE__); }
 #else

@@ -41,7 +41,7 @@
 #include "tests/db/support/group_support.h"
 #include "tests/db/support/stopping_file_system.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(STEPWELL_ASAN)
 // RocksDB frees nothing of a database whose threads cannot be started. LeakSanitizer looks the
 // function up among the exported ones.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions();
