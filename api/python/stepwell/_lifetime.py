@@ -296,7 +296,8 @@ class OpenStore(NotCopied):
 
     def best(self, metric: str, mode: Direction = "min") -> int | None:
         """The step with the best `metric`, a name in `save(metrics=)`. Tainted steps are passed
-        over. None without any step, and where none has a finite number there. InvalidArgumentError for a metric that no step has.
+        over. None without any step, and where none has a finite number there. InvalidArgumentError
+        for a metric that no step has.
 
         mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
 
