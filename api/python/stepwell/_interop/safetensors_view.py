@@ -198,7 +198,8 @@ def safetensors_view(self: OpenStore, path: str | os.PathLike[str], *, every: Su
 
     A thread does the work, and never holds up a save: steps that are saved while it writes are
     left out but for the newest. What goes wrong is logged, `wait` raises it, and it is tried again,
-    after a second and up to a minute; the file stays as it was then. Closing the store or the view leaves the file.
+    after a second and up to a minute; the file stays as it was then. Closing the store or the view
+    leaves the file.
 
     path: the file; where it is a directory, `model.safetensors` in it.
     every: only steps that are multiples of it.
