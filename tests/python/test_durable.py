@@ -172,6 +172,13 @@ def test_json_of_others_is_read_with_care(place):
         files.read_json(place, 5)
 
 
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nul", b"\xff"])
+def test_what_was_saved_as_json_and_is_none_is_damage(text):
+    with pytest.raises(stepwell.CorruptionError, match="^the metrics of step 1 is not JSON: "):
+        files.json_of(text, "the metrics of step 1")
+
+
 # ---- threads ------------------------------------------------------------------------------------
 
 

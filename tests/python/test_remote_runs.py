@@ -300,6 +300,23 @@ def test_a_damaged_list_stops_nothing_of_the_other_steps(trainer: stepwell.Store
             assert run.verify().steps == 2
 
 
+def test_a_place_is_a_run_whatever_its_name(path: Path, trainer: stepwell.Store, tmp_path: Path
+                                            ) -> None:
+    save(trainer, 1)
+    for name in (b"bytes-\xff", "spaces and #"):
+        directory = os.fsdecode(os.path.join(os.fsencode(tmp_path), os.fsencode(name)))
+        trainer.push(1, directory, layout="stepwell")
+        with stepwell.open(os.fsencode(directory), mode="r") as run:
+            assert run.steps() == [1] and is_tree(run.load(), 1)
+    with stepwell.open(f"file://localhost{tmp_path}/spaces and #", mode="r") as run:
+        assert run.steps() == [1]
+    # Not so a store with somebody's file.
+    (path / "stepwell-run.json").write_bytes(
+        (tmp_path / "spaces and #/stepwell-run.json").read_bytes())
+    with stepwell.open(path, mode="r") as store:
+        assert store.steps() == [1] and store.latest == 1
+
+
 def test_what_only_looks_like_the_newest_step_is_passed_over(trainer: stepwell.Store,
                                                              tmp_path: Path) -> None:
     place = Place(str(tmp_path / "place"), None)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -26,7 +25,7 @@ from ._pytree.chunks import Chunks
 from ._root_metadata import metadata_of, set_metadata
 from ._runtime import durable, monitoring, service
 from ._runtime.arguments import Disks, step_index, step_number
-from ._runtime.files import engine_path
+from ._runtime.files import engine_path, json_of
 from ._runtime.service import NotCopied
 from ._runtime.stats import VerificationStats
 from ._save_policy import SavePolicy
@@ -146,11 +145,11 @@ class OpenStore(NotCopied):
             return "", "", ""
         try:
             reader = self._backend.source(step, self._check_open, self._account).reader
+            metrics = json_of(reader.metrics_json or "{}", "what it says of its metrics")
         except Error as error:
             return "", type(error).__name__, ""
-        metrics = json.loads(reader.metrics_json or "null")
         shown = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
-                 for name, value in (metrics or {}).items()]
+                 for name, value in metrics.items()] if isinstance(metrics, dict) else []
         return (f"{commit_time(reader.time_ns):%Y-%m-%d %H:%M:%S} UTC",
                 format_bytes(reader.logical_bytes), ", ".join(shown))
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from ._backend.backend import Backend
+from ._runtime.files import json_of
 from .errors import InvalidArgumentError
 
 Direction = Literal["min", "max"]
@@ -21,7 +21,8 @@ def metrics_of_all(backend: Backend) -> dict[int, Any]:
                                          "the steps' metrics"))
     else:
         texts = backend.whole("the steps' metrics").metrics()
-    return {step: json.loads(text) if text else None for step, text in texts.items()}
+    return {step: json_of(text, f"the metrics of step {step}") if text else None
+            for step, text in texts.items()}
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction,

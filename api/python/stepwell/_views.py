@@ -26,6 +26,7 @@ from ._pytree.records import ARRAY, VALUE, PathLike
 from ._pytree.stored_rows import Read, stored_rows
 from ._pytree.tree import KEY, LITERAL, Component, Path, component_text, path_text
 from ._runtime.arguments import check_path
+from ._runtime.files import json_of
 from ._runtime.service import NotCopied
 from ._stepwell import (ChangedCount, Record, Row, Selection, StepTree, ValueType, Wanted,
                         decode_value)
@@ -191,7 +192,7 @@ class ArrayView(NotCopied):
     def sharding(self) -> dict[str, Any] | None:
         """The sharding that the array had, as Orbax spells it; None for NumPy arrays."""
         text = self._source.tree.records[self._number].sharding
-        return json.loads(text) if text else None
+        return json_of(text, f"the sharding of {self.path}") if text else None
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
@@ -353,13 +354,13 @@ class StepView(NotCopied):
     def metadata(self) -> Any:
         """The value that `save(metadata=)` was given (JSON); None for none."""
         text = self._source.reader.metadata_json
-        return json.loads(text) if text else None
+        return json_of(text, f"the metadata of step {self._source.step}") if text else None
 
     @property
     def metrics(self) -> Any:
         """The value that `save(metrics=)` was given (JSON); None for none."""
         text = self._source.reader.metrics_json
-        return json.loads(text) if text else None
+        return json_of(text, f"the metrics of step {self._source.step}") if text else None
 
     def write_files(self, item: str, folder: str | os.PathLike[str]) -> None:
         """Writes an item of kind *files* (`stepwell.Files`) into `folder`, which must be empty or

@@ -166,7 +166,9 @@ def local_path(place: Any) -> str | None:
         return None
     url = os.fsdecode(place)
     if url.startswith("file://"):
-        return os.path.abspath(url.removeprefix("file://"))
+        path = url.removeprefix("file://")
+        return os.path.abspath(path.removeprefix("localhost") if path.startswith("localhost/")
+                               else path)
     return None if "://" in url else os.path.abspath(url)
 
 

@@ -53,16 +53,20 @@ class RunReads(OneProcess):
 
 
 def is_run_place(path: str | os.PathLike[str]) -> bool:
-    """Returns true for what `open_run` is for: a URL, or a directory that a run was pushed to."""
-    if "://" in os.fsdecode(path):
+    """Returns true for what `open_run` is for: a URL, or a directory that a run was pushed to and
+    that is no store, where somebody's file may have any name."""
+    text = os.fsdecode(path)
+    if "://" in text:
         return True
-    return os.path.isfile(os.path.join(path, run.MARK))
+    return os.path.isfile(os.path.join(text, run.MARK)) and not os.path.exists(
+        os.path.join(text, "STEPWELL"))
 
 
 def open_run(place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None,
              options: _stepwell.OpenOptions) -> tuple[str, _stepwell.Core]:
     """The place, as messages name it, and the run there. Raises StoreNotFoundError, and what
     reading its mark raises."""
+    place = os.fsdecode(place)
     with with_context("open"):
         bucket = open_object_store(place, "", storage_options)
         lists = open_object_store(place, "steps", storage_options)
@@ -77,4 +81,5 @@ def open_run(place: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         raise StoreNotFoundError(f"{bucket.url} is not a pushed run; Store.push(layout="
                                  "\"stepwell\") and Store.push_following make one")
     where = local_path(place) or bucket.url
-    return where, _stepwell.Core.of_run(RunObjects(bucket, lists), where, options)
+    name = os.fsencode(where).decode(errors="replace")  # the engine's, for messages
+    return where, _stepwell.Core.of_run(RunObjects(bucket, lists), name, options)

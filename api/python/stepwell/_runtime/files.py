@@ -75,10 +75,16 @@ def read_json(path: str, bytes_max: int = JSON_BYTES_MAX) -> Any:
     data = read_small(path, bytes_max)
     if data is None:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+    return json_of(data, path)
+
+
+def json_of(text: str | bytes, what: str) -> Any:
+    """The JSON in what was saved. CorruptionError for what is none, or too deep; `what` names it.
+    """
     try:
-        return json.loads(data)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptionError(f"{path} is not JSON: {type(error).__name__}: {error}") from None
+        raise CorruptionError(f"{what} is not JSON: {type(error).__name__}: {error}") from None
 
 
 def read_json_object(path: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, Any]:
