@@ -31,8 +31,8 @@ def test_readme_is_a_page() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 130
     example = "\n".join(lines).split("## Example")[1].split("```python\n")[1].split("```")[0]
-    assert example.index("\n\nwith stepwell.open(\"run1\", mode=") > 0
-    assert len(example.split("\n\nwith stepwell.open(\"run1\", mode=")[0].splitlines()) <= 12
+    assert example.index("\n\nwith stepwell.open(\"demo\", mode=") > 0
+    assert len(example.split("\n\nwith stepwell.open(\"demo\", mode=")[0].splitlines()) <= 12
 
 
 @pytest.mark.parametrize(("file", "in_readme"), [("recorded", 5), ("recorded_versions", 0)])

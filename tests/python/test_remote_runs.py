@@ -317,6 +317,25 @@ def test_a_place_is_a_run_whatever_its_name(path: Path, trainer: stepwell.Store,
         assert store.steps() == [1] and store.latest == 1
 
 
+def test_a_forked_child_is_told_that_obstore_is_not_there(trainer: stepwell.Store, s3: Place
+                                                          ) -> None:
+    save(trainer, 1)
+    s3.push(trainer, 1)
+    with s3.open() as run:
+        child = os.fork()
+        if child == 0:
+            code = 9
+            try:
+                for call in (s3.open, run.steps):
+                    with pytest.raises(Error, match="was forked|before fork"):
+                        call()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert run.steps() == [1]
+
+
 def test_what_only_looks_like_the_newest_step_is_passed_over(trainer: stepwell.Store,
                                                              tmp_path: Path) -> None:
     place = Place(str(tmp_path / "place"), None)

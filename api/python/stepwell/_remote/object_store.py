@@ -63,9 +63,17 @@ class ObjectStore(ReadableStore, Protocol):
 
 
 class Obstore:
-    """A store of obstore, below a prefix."""
+    """A store of obstore, below a prefix. obstore's threads are not in a forked child, and its calls
+    would wait there for ever, so that a child whose parent has used it is refused."""
+
+    _is_used = _was_used_by_parent = False
 
     def __init__(self, store: Any, prefix: str, url: str) -> None:
+        if Obstore._was_used_by_parent:
+            raise Error(f"{url}: this process was forked from one that uses obstore, whose threads "
+                        "are not here: start it anew (multiprocessing's \"spawn\" or "
+                        "\"forkserver\")")
+        Obstore._is_used = True
         self._obstore = importlib.import_module("obstore")
         self._not_found = (self._obstore.exceptions.NotFoundError, FileNotFoundError)
         self._store = store
@@ -100,6 +108,13 @@ class Obstore:
                 for meta in batch:
                     found[str(meta["path"]).removeprefix(self._prefix)] = int(meta["size"])
         return found
+
+
+def _after_fork() -> None:
+    Obstore._was_used_by_parent |= Obstore._is_used
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class FileSystemStore:
