@@ -387,3 +387,17 @@ def test_the_rules_show_themselves():
             "Stack('l/{}/**', 'l/**', 0)]")
     assert repr(inverse(rules)) == text and repr(inverse(inverse(rules))) == repr(rules)
     assert json.dumps(repr(inverse({"a/*": "b/*"})[0]))
+
+
+@pytest.mark.parametrize("kind", ["float8_e8m0fnu", "float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_every_float_becomes_any_other(path, tmp_path, kind):
+    kinds = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
+    values = [1.0, 2.0, 0.5, 4.0]  # which all of them have
+    with stepwell.open(path) as store:
+        store.save(1, {each: np.array(values, each) for each in kinds}).result()
+        store.export(1, tmp_path / "x.safetensors", to="safetensors", dtype=kind)
+    with stepwell.open(tmp_path / "back") as store:
+        store.import_checkpoint(tmp_path / "x.safetensors", step=1).result()
+        for each in kinds:
+            loaded = store.load(1, each)
+            assert loaded.dtype == kind and loaded.astype(np.float32).tolist() == values

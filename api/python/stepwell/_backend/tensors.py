@@ -152,6 +152,8 @@ class Tensors:
 
 def _converted(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     with np.errstate(all="ignore"):
+        if not np.can_cast(array.dtype, dtype, "unsafe"):  # of ml_dtypes: by what has both
+            array = array.astype(np.float32)
         return np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
 
 
