@@ -20,10 +20,11 @@ from ..errors import (Error, InvalidArgumentError, LockedError, NoSpaceError,
                       PermissionDeniedError, StorageError)
 
 _WORKERS = 16
-# Passwords of URLs, and what signs or opens them, as Azure's and presigned ones have it.
-_SECRETS = re.compile(r"(?P<user>://[^/?#\s:@]*:)[^/?#\s@]+(?=@)|"
-                      r"(?P<name>[?&][^=&\s]*(?:sig|token|key|secret|password|credential)[^=&\s]*=)"
-                      r"[^&\s]+", re.IGNORECASE)
+# Passwords of URLs, tokens in their place, and what signs or opens them, as Azure's and presigned
+# ones have it. (What stands before the @ of abfss://container@account is no secret.)
+_SECRETS = re.compile(r"(?P<user>://[^/?#\s:@]*:|https?://(?=[^/?#\s:@]+@))[^/?#\s@]+(?=@)|"
+                      r"(?P<name>[?&](?:code|[^=&\s]*(?:sig|token|key|secret|password|credential)"
+                      r"[^=&\s]*)=)[^&\s]+", re.IGNORECASE)
 _REFUSALS = ("UnauthenticatedError", "PermissionDeniedError")
 LOCK_NAME = "lock"  # in a directory of `claimed`
 
@@ -74,20 +75,22 @@ def with_context(what: str) -> Iterator[None]:
     except Exception as error:
         name = type(error).__name__
         said = without_secrets(_in_one_line(str(error)))
+        # A traceback shows the cause's words.
+        cause = error if without_secrets(str(error)) == str(error) else None
         text = f"{what}: {name}: {said}"
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise NoSpaceError(text) from error
+            raise NoSpaceError(text) from cause
         if "169.254.169.254" in said:  # where a cloud's machines ask for theirs
             text += ("; no credentials were given, and this machine has none: storage_options or "
                      "the environment give them")
         elif isinstance(error, PermissionError) or name in _REFUSALS:
             raise PermissionDeniedError(f"{text}; look at the credentials, in storage_options or "
-                                        "the environment, and at their rights") from error
+                                        "the environment, and at their rights") from cause
         elif name == "UnknownConfigurationKeyError":
-            raise InvalidArgumentError(f"{text} (in storage_options)") from error
+            raise InvalidArgumentError(f"{text} (in storage_options)") from cause
         elif not isinstance(error, OSError):
             text += "; are the address and the region right? The same call again goes on"
-        raise StorageError(text) from error
+        raise StorageError(text) from cause
 
 
 def without_secrets(text: str) -> str:
