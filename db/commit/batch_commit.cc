@@ -15,6 +15,20 @@ using format::FrameKind;
 using format::FramePlace;
 using format::LeafRecord;
 
+namespace {
+
+// Makes the chunks of an earlier leaf of the save those of this one, too.
+void TakeTwin(const PlannedLeaf& twin, const LeafRecord& record, PlannedLeaf* leaf) {
+  STEPWELL_DCHECK(twin.grid == leaf->grid, "a leaf has the chunks of one of another grid");
+  leaf->input.record.chunks = record.chunks;
+  leaf->near_base = twin.near_base;
+  if (leaf->base == nullptr) return;
+  leaf->changed = !std::ranges::equal(record.chunks, leaf->base->chunks, {},
+                                      &format::ChunkRecord::hash, &format::ChunkRecord::hash);
+}
+
+}  // namespace
+
 Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   STEPWELL_RETURN_IF_ERROR(CheckFinite(*options_, *job));
   const bool is_new = FindAsOf(job->step) == nullptr;
@@ -34,6 +48,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   for (PlannedLeaf& leaf : job->leaves) {
     LeafRecord& record = leaf.input.record;
     record.partial = leaf.input.partial;
+    if (leaf.twin) TakeTwin(job->leaves[*leaf.twin], records[*leaf.twin], &leaf);
     Count(record, &step.items[leaf.item], &step);
     records.push_back(std::move(record));
   }
@@ -151,7 +166,15 @@ Status BatchBuilder::AddCommit(std::map<uint64_t, format::SegmentExtent> extents
   }
   STEPWELL_DCHECK(HoldsAll(extents, records), "a step's extents do not hold its chunks");
   live->record.referenced_bytes = 0;
-  for (const auto& [id, extent] : extents) live->record.referenced_bytes += extent.referenced_bytes;
+  uint64_t stored_bytes = 0;  // payloads that two leaves have count once
+  for (const auto& [id, extent] : extents) {
+    stored_bytes += extent.stored_bytes;
+    live->record.referenced_bytes += extent.referenced_bytes;
+  }
+  for (const LeafRecord& record : records) stored_bytes += record.inline_value.size();
+  STEPWELL_DCHECK(stored_bytes <= live->record.stored_bytes,
+                  "a step's payloads are not its leaves'");
+  live->record.stored_bytes = stored_bytes;
   live->record.commit = log_->tip_commit() + 1;
   if (live->first_commit == 0) live->first_commit = live->record.commit;
   commit.step = live->record;

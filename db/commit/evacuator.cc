@@ -102,6 +102,15 @@ Status Evacuator::Load(Move* move) {
   return ReadBlock(move);
 }
 
+namespace {
+
+// Two leaves may have one payload.
+bool IsSamePlace(const format::StoredPayload& a, const format::StoredPayload& b) {
+  return a.segment == b.segment && a.offset_bytes == b.offset_bytes;
+}
+
+}  // namespace
+
 // On the reclaim worker: the next payloads, as they are, checked; a damaged one ends the move.
 Status Evacuator::ReadBlock(Move* move) {
   move->block_begin = move->next;
@@ -111,6 +120,11 @@ Status Evacuator::ReadBlock(Move* move) {
   uint64_t used = 0;
   while (move->next < move->payloads.size()) {
     const format::StoredPayload& from = *move->payloads[move->next];
+    if (!move->offsets.empty() && IsSamePlace(from, *move->payloads[move->next - 1])) {
+      move->offsets.push_back(move->offsets.back());
+      ++move->next;
+      continue;
+    }
     const uint64_t offset = AlignUp(used, PayloadAlignment(from.stored_bytes));
     const uint64_t wanted = AlignUp(offset + from.stored_bytes, engine_->log().block_bytes());
     if (used > 0 && wanted > kBlockBytes) break;

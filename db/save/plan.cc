@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <unordered_map>
 
 #include "format/endian.h"
 #include "format/hash.h"
@@ -311,6 +312,43 @@ Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   return OkStatus();
 }
 
+namespace {
+
+// Of smaller ones two copies cost hardly more than one: space is given out in blocks.
+constexpr uint64_t kTwinBytesMin = 4096;
+
+// Where the leaf's first element lies; null: it is not read from one place, or has no twin.
+const std::byte* MemoryOf(const PlannedLeaf& leaf) {
+  const LeafInput& input = leaf.input;
+  if (leaf.dtype == nullptr || leaf.unchanged || leaf.takes_statistics || input.partial ||
+      !input.payloads.empty() || input.record.logical_bytes < kTwinBytesMin) {
+    return nullptr;
+  }
+  return leaf.shards.empty() ? input.data : nullptr;
+}
+
+}  // namespace
+
+void FindTwins(std::span<PlannedLeaf> leaves, std::span<const uint32_t> which) {
+  std::unordered_multimap<const std::byte*, uint32_t> seen;
+  for (const uint32_t i : which) {
+    PlannedLeaf& leaf = leaves[i];
+    const std::byte* const memory = MemoryOf(leaf);
+    if (memory == nullptr) continue;
+    const auto [begin, end] = seen.equal_range(memory);
+    const auto is_twin = [&](const auto& other) {
+      const PlannedLeaf& twin = leaves[other.second];
+      return twin.grid == leaf.grid && twin.codec == leaf.codec &&
+             twin.input.strides_bytes == leaf.input.strides_bytes;
+    };
+    if (const auto it = std::find_if(begin, end, is_twin); it != end) {
+      leaf.twin = it->second;
+    } else {
+      seen.emplace(memory, i);
+    }
+  }
+}
+
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
   if (!leaf.input.payloads.empty()) return leaf.input.payloads[chunk_index].size();
   return format::PayloadBytesMax(leaf.codec, logical_bytes);
@@ -323,7 +361,7 @@ std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
   BlockBuilder coded{.in_place = false, .blocks = &blocks};
   for (const uint32_t i : which) {
     const PlannedLeaf& leaf = leaves[i];
-    if (leaf.unchanged) continue;
+    if (leaf.unchanged || leaf.twin) continue;
     const auto& record = leaf.input.record;
     BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw && !leaf.as_delta ? raw : coded;
     for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {

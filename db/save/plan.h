@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,9 @@ struct PlannedLeaf {
   format::Hash128 grid;         // GridHash, once the grid is decided
   bool said_unchanged = false;  // since the base, as the caller knows
   bool unchanged = false;       // every chunk is the base's; none is read
+  // An earlier leaf of the save (its index) that is read from the same memory, as where a tree has
+  // one array twice: this one has the same chunks. None: it has its own.
+  std::optional<uint32_t> twin;
   // Where contents are kept for later differences; null: no differences are made.
   RecentChunks* recent = nullptr;
   // Changed chunks are stored as differences to the base's, where that pays.
@@ -87,6 +91,9 @@ constexpr uint8_t NextDenseSaves(uint8_t dense_saves) {
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
 // codec, or moves a short value inline. `policy` kAuto samples the data.
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
+
+// Sets `twin` of those of `which`, ascending, that have one among them. Call after PlanLeaf.
+void FindTwins(std::span<PlannedLeaf> leaves, std::span<const uint32_t> which);
 
 // Blocks for the chunks of `leaves[i]` for each i of `which`, in that order. With `stage`, offsets
 // are those of the staged copy, and raw and other chunks go to separate blocks.

@@ -177,6 +177,7 @@ Status PlanAll(CodecPolicy policy, std::span<const uint32_t> which, SaveJob* job
       return status.WithContext(InputName(leaf.input.record));
     }
   }
+  FindTwins(job->leaves, which);
   return OkStatus();
 }
 

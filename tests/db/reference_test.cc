@@ -75,6 +75,51 @@ TEST_F(ReferenceTest, EqualContentIsWrittenOnce) {
   EXPECT_THAT(report->problems, IsEmpty());
 }
 
+// An array that the tree has twice, in other steps elsewhere.
+TEST_F(ReferenceTest, AnArrayOfTwoLeavesIsWrittenOnce) {
+  const LeafSpec one = {"one", {300'000}, true, false, 1, 0, 150'000};
+  LeafSpec two = one;
+  two.name = "two";
+  LeafSpec twin = two;
+  twin.same_as = "one";
+  for (const bool hold : {true, false}) {
+    for (const bool delta : {false, true}) {
+      SCOPED_TRACE(StrCat(hold, delta));
+      StoreOptions options = Options();
+      options.delta = delta;
+      const auto store = Store::Open(dir_ / StrCat("twins", hold, delta), options);
+      ASSERT_OK(store.status());
+      const auto save = [&](uint64_t step, LeafSpec second, uint64_t seed) {
+        LeafSpec first = one;
+        first.hold = second.hold = hold;
+        const auto handle = SaveSeeded(store->get(), step, seed, {first, second});
+        ASSERT_OK(handle.status());
+        ASSERT_OK(handle->Wait());
+        EXPECT_OK(CheckSeeded(store->get(), step, seed, {first, second}));
+      };
+      save(1, twin, 1);
+      EXPECT_LT(RecordOf(store->get(), 1).stored_bytes, kFrozenBytes + 10'000);
+      EXPECT_EQ(Owned(store->get(), 1), RecordOf(store->get(), 1).stored_bytes);
+      save(2, twin, 1);  // unchanged
+      EXPECT_LT(Owned(store->get(), 2), 10'000U);
+      save(3, two, 1);  // now they are two
+      EXPECT_GE(Owned(store->get(), 3), kFrozenBytes);
+      EXPECT_GE(RecordOf(store->get(), 3).stored_bytes, 2 * kFrozenBytes);
+      save(4, twin, 1);  // and one again
+      EXPECT_LT(RecordOf(store->get(), 4).stored_bytes, kFrozenBytes + 10'000);
+      EXPECT_LT(Owned(store->get(), 4), 10'000U);
+      save(5, twin, 2);
+      EXPECT_LT(RecordOf(store->get(), 5).stored_bytes, 2 * kFrozenBytes);
+      ASSERT_OK((*store)->Delete(std::array<uint64_t, 3>{1, 2, 3}));
+      ASSERT_OK((*store)->Reclaim().status());
+      const auto report = (*store)->Verify({});
+      ASSERT_OK(report.status());
+      EXPECT_THAT(report->problems, IsEmpty());
+      EXPECT_LT((*store)->Stats().space.live_bytes, 3 * kFrozenBytes);
+    }
+  }
+}
+
 TEST_F(ReferenceTest, TheFirstSaveOfASessionRefersToTheLastOne) {
   for (uint64_t step = 1; step <= 3; ++step) {
     const auto store = Open(Options());

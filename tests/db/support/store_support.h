@@ -35,6 +35,8 @@ struct LeafSpec {
   // One element in so many changes, a little, from one seed to the next, and nothing else; 0: as
   // above.
   uint64_t sparse_every = 0;
+  // The name of an earlier leaf, otherwise alike, whose array this one is, too; "": it has its own.
+  std::string same_as = {};
 };
 
 inline std::vector<LeafSpec> SmallState() {
@@ -63,7 +65,8 @@ inline std::vector<float> LeafData(const LeafSpec& spec, uint64_t seed) {
   if (spec.compressible) return std::vector<float>(count, static_cast<float>(steady_seed));
   std::vector<float> data(count);
   const auto fill = [&](size_t begin, size_t end, uint64_t of) {
-    uint64_t x = of * 0x9E3779B97F4A7C15ull + std::hash<std::string>{}(spec.name);
+    uint64_t x = of * 0x9E3779B97F4A7C15ull +
+                 std::hash<std::string>{}(spec.same_as.empty() ? spec.name : spec.same_as);
     for (size_t i = begin; i < end; ++i) {
       x ^= x << 13;
       x ^= x >> 7;
@@ -104,7 +107,13 @@ inline SaveRequest MakeRequest(uint64_t step, uint64_t seed, const std::vector<L
     leaf.record.dtype = format::DType::kFloat32;
     leaf.record.shape = spec.shape;
     leaf.chunk_bytes_max = spec.chunk_bytes_max;
-    if (spec.hold) {
+    if (!spec.same_as.empty()) {
+      const auto other = std::find_if(
+          item.leaves.begin(), item.leaves.end(),
+          [&](const auto& each) { return each.record.key == KeyOf("state", spec.same_as); });
+      leaf.data = other->data;
+      leaf.hold = other->hold;
+    } else if (spec.hold) {
       auto data = std::make_shared<std::vector<float>>(LeafData(spec, seed));
       leaf.data = reinterpret_cast<const std::byte*>(data->data());
       leaf.hold = data;
