@@ -65,7 +65,7 @@ def evaluate(path: str, steps: int) -> None:
         for step in store.follow():
             params = store.load(step, like=init_params)
             print(f"evaluator: step {step}, loss {loss_of(params, UNSEEN):.3f}", flush=True)
-            if step == steps - 1:
+            if step >= steps - 1:
                 return
 
 
@@ -79,7 +79,7 @@ def sample(path: str, steps: int) -> None:
             read = store.stats()["last_load"]["bytes_read"]
             same = stepwell.digest(params) == store.digest(step)
             print(f"sampler: step {step}, read {read:,} bytes, digest is right: {same}", flush=True)
-            if step == steps - 1:
+            if step >= steps - 1:
                 return
 
 

@@ -220,6 +220,32 @@ void SegmentFiles::DropRemoved() {
   }
 }
 
+void SegmentFiles::DropReplaced() {
+  Files dropped;
+  const io::MutexLock lock(&mutex_);
+  for (auto it = files_.begin(); it != files_.end();) {
+    std::shared_ptr<io::File> file = it->second.file.lock();
+    const auto named =
+        file == nullptr ? Result<bool>(false) : io::IsNamed(file_system_, file.get());
+    const bool replaced = named.ok() && !*named;
+    if (file != nullptr) dropped.push_back(std::move(file));  // it may be the last that holds it
+    if (replaced) Forget(&it->second, &dropped);
+    it = replaced ? files_.erase(it) : std::next(it);
+  }
+  copies_.clear();
+}
+
+bool SegmentFiles::IsReplaced(uint64_t segment) {
+  std::shared_ptr<io::File> file;
+  {
+    const io::MutexLock lock(&mutex_);
+    const auto it = files_.find(segment);
+    if (it != files_.end()) file = it->second.file.lock();
+  }
+  const auto named = file == nullptr ? Result<bool>(true) : io::IsNamed(file_system_, file.get());
+  return named.ok() && !*named;
+}
+
 Result<size_t> ReadWhole(io::File& file, uint64_t offset_bytes, MutableBytes out) {
   size_t done = 0;
   for (int attempt = 0; attempt < kShortReadsMax; ++attempt) {

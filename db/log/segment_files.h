@@ -63,6 +63,10 @@ class SegmentFiles {
   void KeepNone();
   // Forgets those that were removed since: an open file keeps its space.
   void DropRemoved();
+  // Forgets those whose name leads elsewhere now, also where readers use them.
+  void DropReplaced();
+  // Returns true if the file is open, and its name leads elsewhere now.
+  bool IsReplaced(uint64_t segment);
   // For messages.
   virtual std::string PathOf(uint64_t segment) const;
   // Makes the next reads of a segment those of the medium: something has read wrong bytes. No file

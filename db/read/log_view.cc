@@ -209,8 +209,19 @@ Result<std::unique_ptr<LogFollower>> LogFollower::Open(const std::string& path,
 // A writer makes STEPWELL anew where a copy of the store has it, too (SlotFile::LeaveCopies).
 Status LogFollower::FollowSlotFile() {
   io::FileSystem* file_system = source_->environment.file_system;
+  // A writer left a copy of the store its files, or a copy was put here file by file: then the log
+  // that is known may be another one.
+  const auto forget = [this]() STEPWELL_REQUIRES(mutex_) {
+    log_.reset();
+    log_sequence_ = 0;
+    newest_.reset();
+    source_->files->DropReplaced();
+  };
   const auto named = io::IsNamed(file_system, slot_file_->file());
-  if (!named.ok() || *named) return OkStatus();
+  if (!named.ok() || *named) {
+    if (log_ != nullptr && source_->files->IsReplaced(log_->tip_place.segment)) forget();
+    return OkStatus();
+  }
   auto file = SlotFile::Open(file_system, source_->path, /*write=*/false, nullptr);
   // The store was removed: what is open goes on.
   if (file.status().code() == StatusCode::kNotFound) return OkStatus();
@@ -226,6 +237,7 @@ Status LogFollower::FollowSlotFile() {
                                    "since it was opened: open it again");
   }
   slot_file_ = std::move(*file);
+  forget();
   return OkStatus();
 }
 
@@ -291,6 +303,7 @@ Result<std::shared_ptr<const LogView>> LogFollower::Refresh() {
       if (!state.ok()) {
         // Beside a writer the log moves; and a writer may have come or gone meanwhile.
         if (!lives && attempt > 0) break;
+        source_->files->DropReplaced();
         continue;
       }
       // Only a writer needs these; they would grow while a reader follows a run.

@@ -44,10 +44,9 @@ INSTANTIATE_TEST_SUITE_P(What, RemovedStoreTest, ::testing::Values("", "/STEPWEL
                                                                : "Segments";
                          });
 
-// As a backup that is put back: of the same store, with other steps, in another directory or in
-// other files of the same.
+// As a backup that is put back: of the same store, with other steps, in another directory.
 TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
-  for (const std::string how : {"Renamed", "MadeAnew", "Synced", "AnotherStore"}) {
+  for (const std::string how : {"Renamed", "MadeAnew", "AnotherStore"}) {
     SCOPED_TRACE(how);
     const TempDir dir;
     const std::string path = dir / "run";
@@ -74,12 +73,6 @@ TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
     if (how == "Renamed") {
       std::filesystem::rename(path, dir / "old");
       std::filesystem::rename(backup, path);
-    } else if (how == "Synced") {  // as rsync: each file anew, then renamed
-      for (const auto& file : std::filesystem::recursive_directory_iterator(backup)) {
-        if (!file.is_regular_file()) continue;
-        std::filesystem::copy(file.path(), dir / "new");
-        std::filesystem::rename(dir / "new", path / file.path().lexically_relative(backup));
-      }
     } else {
       std::filesystem::remove_all(path);
       std::filesystem::copy(backup, path, copy);
@@ -91,6 +84,72 @@ TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
     auto opened = Store::Open(path, reading);
     ASSERT_OK(opened.status());
     EXPECT_OK((*opened)->Read(9).status());
+  }
+}
+
+// In the same directory the files are others: the reader reads these, although their numbers are
+// the same and somebody may still have the old ones under other names.
+TEST(ReplacedStoreTest, OtherFilesInItsDirectoryAreRead) {
+  for (const uint64_t behind : {1U, 3U, 20U}) {  // steps that the other history has more
+    for (const bool linked : {false, true}) {
+      for (const bool is_slot_first : {false, true}) {
+        SCOPED_TRACE(StrCat(behind, linked ? " linked" : "", is_slot_first ? " slot first" : ""));
+        const TempDir dir;
+        const std::string path = dir / "run";
+        const std::string backup = dir / "backup";
+        const auto save = [](const std::string& to, uint64_t first, uint64_t last, uint64_t seed) {
+          auto store = Store::Open(to, {});
+          ASSERT_OK(store.status());
+          for (uint64_t step = first; step <= last; ++step) {
+            ASSERT_OK(SaveSeeded(store->get(), step, seed + step, SmallState())->Wait());
+          }
+          ASSERT_OK((*store)->Close());
+        };
+        save(path, 0, 3, 0);
+        std::filesystem::copy(path, backup, std::filesystem::copy_options::recursive);
+        save(path, 4, 5, 0);
+        StoreOptions reading;
+        reading.read_only = true;
+        auto store = Store::Open(path, reading);
+        ASSERT_OK(store.status());
+        ASSERT_OK(CheckSeeded(store->get(), 5, 5, SmallState()));
+        save(backup, 4, 4 + behind, 100);
+        if (linked) {
+          std::filesystem::create_directory(dir / "links");
+          for (const auto& file :
+               std::filesystem::directory_iterator(std::filesystem::path(path) / "segments")) {
+            std::filesystem::create_hard_link(
+                file.path(), std::filesystem::path(dir / "links") / file.path().filename());
+          }
+        }
+        std::vector<std::filesystem::path> files;
+        for (const auto& file : std::filesystem::recursive_directory_iterator(backup)) {
+          if (file.is_regular_file()) files.push_back(file.path());
+        }
+        std::ranges::sort(files, [&](const auto& a, const auto& b) {
+          return (a.filename() == "STEPWELL") > (b.filename() == "STEPWELL");
+        });
+        if (!is_slot_first) std::ranges::reverse(files);
+        for (const std::filesystem::path& file : files) {  // each anew, then renamed, as rsync does
+          std::filesystem::copy(file, dir / "new");
+          std::filesystem::rename(dir / "new",
+                                  std::filesystem::path(path) / file.lexically_relative(backup));
+          (void)(*store)->Read(5).status().ok();  // an error or a step
+        }
+        auto opened = Store::Open(path, reading);
+        ASSERT_OK(opened.status());
+        const auto numbers = StepNumbers(opened->get());
+        if (const auto steps = (*store)->Steps(); steps.ok()) {
+          EXPECT_EQ(StepNumbers(store->get()), numbers);
+          for (const uint64_t step : numbers) {
+            EXPECT_OK(CheckSeeded(store->get(), step, step > 3 ? 100 + step : step, SmallState()));
+          }
+        } else {  // where it is older than what was seen
+          EXPECT_EQ(steps.status().code(), StatusCode::kFailedPrecondition)
+              << steps.status().ToString();
+        }
+      }
+    }
   }
 }
 

@@ -181,8 +181,7 @@ class _Update:
 
         def write() -> Callable[[], object]:
             in_place.apply()
-            for array, value in late:
-                np.copyto(array, value)
+            _copy_all(late)
             return lambda: None
 
         self._all.afterwards += [*matcher.states, write]
@@ -229,6 +228,9 @@ class _Update:
                     f"the array {name} is read-only: load step {self._steps[1]}")
             if not each.array.size:
                 continue
+            if each.changes and _overlaps_itself(each.array):
+                raise InvalidArgumentError(f"elements of the array {name} share memory: load step "
+                                           f"{self._steps[1]}")
             begin, end = byte_bounds(each.array)
             around = [(stop, other) for stop, other in around if stop > begin]
             for _, other in around:
@@ -249,6 +251,31 @@ class _Update:
             for number, boxes in leaves])
         self._after.account(update.stats)
         return update
+
+
+def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Returns true if two elements may lie at one place, as in a broadcast array."""
+    span = array.itemsize
+    for stride, extent in sorted((abs(stride), extent) for stride, extent
+                                 in zip(array.strides, array.shape, strict=True) if extent > 1):
+        if stride < span:
+            return True
+        span += stride * (extent - 1)
+    return False
+
+
+def _copy_all(arrays: list[tuple[Any, Any]]) -> None:
+    """Copies each second array into the first. Ctrl-C comes when all of them are."""
+    interrupted, done = None, 0
+    while done < len(arrays):
+        try:
+            while done < len(arrays):
+                np.copyto(*arrays[done])
+                done += 1
+        except KeyboardInterrupt as error:  # the copy under way is made again
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def _is_deleted(leaf: Any) -> bool:

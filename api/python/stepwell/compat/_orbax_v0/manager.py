@@ -98,10 +98,13 @@ class CheckpointManager(orbax.CheckpointManager):
         return self._steps.latest()
 
     def best_step(self) -> int | None:
-        """The step with the best metrics by `best_fn`; without it the last one."""
+        """The step with the best metrics by `best_fn` that is not tainted; without it the last
+        one."""
         if self._options.best_fn is None:
             return self.latest_step()
-        found = best(self._steps.infos(), self._options)
+        tainted = self._steps.tainted()
+        found = best([info for info in self._steps.infos() if info.step not in tainted],
+                     self._options)
         return None if found is None else found.step
 
     def reload(self) -> None:
