@@ -110,9 +110,10 @@ Result<std::shared_ptr<SaveHandle::State>> ChangesInFlight::AdmitSave(
     return AlreadyExistsError(StrCat(path, ": step ", step, " is being saved already"));
   }
   if (if_exists == IfExists::kError && live) {
-    return AlreadyExistsError(StrCat(path, " has step ", step,
-                                     " already; if_exists \"replace\" replaces it, \"skip\" "
-                                     "keeps it"));
+    const std::string& taint = there->record.taint;
+    return AlreadyExistsError(StrCat(path, " has step ", step, " already",
+                                     taint.empty() ? "" : StrCat(", which is tainted: ", taint),
+                                     "; if_exists \"replace\" replaces it, \"skip\" keeps it"));
   }
   if (if_exists != IfExists::kReplace && IsPrepared(*options_.live, step)) {
     return AlreadyExistsError(StrCat(

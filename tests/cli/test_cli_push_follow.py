@@ -205,12 +205,8 @@ def test_what_is_wrong(run: pathlib.Path) -> None:
         store.save(3, {"w": np.arange(5)}).result()
         place.mkdir()
         (place / "thesis").write_text("")
-        program = follow(run, place)
-        with killed_at_the_end(program):
-            assert "is not a pushed run, and not empty" in program.warning()
-            status, out, err = program.ended(signal.SIGINT)
-            assert (status, err) == (0, "") and out.startswith("stopped; no step was pushed; the "
-                                                               "last push failed: ")
+        assert "is not a pushed run, and not empty" in error(
+            "push", "--follow", run, place, status=1)
     assert "URL is required" in error("push", run, 3, status=2)
     assert "no STEP" in error("push", "--follow", run, 3, place, status=2)
     assert "--leaves" in error("push", "--follow", "--leaves", "jax", run, place, status=2)

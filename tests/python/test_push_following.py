@@ -107,6 +107,20 @@ def test_keep_is_of_the_place(store, tmp_path):
     assert steps_of(tmp_path / "run") == [4, 5] and store.steps() == [0, 1, 2, 3, 4, 5]
 
 
+def test_higher_steps_of_another_run_are_told(store, other, tmp_path, caplog):
+    other.save(29, tree(29)).result()
+    other.push(29, tmp_path / "place", layout="stepwell")
+    with caplog.at_level("WARNING", "stepwell"), \
+            store.push_following(tmp_path / "place", keep=2) as follower:
+        for step in range(4):
+            store.save(step, tree(step)).result()
+            assert follower.wait(SECONDS)
+    assert steps_of(tmp_path / "place") == [2, 3, 29]
+    assert caplog.text.count("higher steps, such as 29, which this store did not push") == 1
+    with pytest.raises(stepwell.StepExistsError, match="is a pushed run: push to it with layout="):
+        store.push(3, tmp_path / "place")
+
+
 def test_a_store_that_goes_back(store, tmp_path):
     store.save(3, tree(3)).result()
     store.push(3, tmp_path / "run", layout="stepwell")

@@ -326,7 +326,7 @@ def test_places_of_the_other_kind_are_refused(store: stepwell.Store, other: step
                                               tmp_path: Path) -> None:
     store.save(1, {"w": np.arange(5)}).result()
     store.push(1, tmp_path / "run", layout="stepwell")
-    with pytest.raises(stepwell.StepExistsError, match="no push made"):
+    with pytest.raises(stepwell.StepExistsError, match="is a pushed run"):
         store.push(1, tmp_path / "run")
     store.push(1, tmp_path / "single")
     with pytest.raises(stepwell.StepExistsError, match="not a pushed run"):

@@ -381,3 +381,14 @@ def test_load_or_never_goes_back_too_far(path: Path) -> None:
         with pytest.raises(stepwell.StepNotFoundError, match="min_step=1.*only tainted steps"):
             store.load_or(init, min_step=1)
         assert store.load_or(init).skipped == dict.fromkeys((1, 2, 3), "all")
+
+
+def test_a_loop_that_saves_a_tainted_step_again_is_told_why_not(path: Path) -> None:
+    with stepwell.open(path) as store:
+        save(store, 1, 2)
+        store.taint(2, "loss spike")
+        with pytest.raises(stepwell.StepExistsError,
+                           match="has step 2 already, which is tainted: loss spike; if_exists"):
+            store.save(2, {"x": 2})
+        store.save(2, {"x": 2}, if_exists="replace").result()
+        assert store.latest == 2

@@ -231,3 +231,36 @@ def test_an_array_that_was_saved_before_is_not_read_again(path: pathlib.Path) ->
         store.save(1, {"w": array}).result()
         store.save(2, {"w": jax.device_put(shared)}).result()
         assert [float(store.load(step, "w")[0]) for step in store] == [1, 1, 2]
+
+
+def test_an_array_that_is_in_a_tree_twice_is_stored_once(path: pathlib.Path) -> None:
+    square = np.random.default_rng(0).standard_normal((500, 500))
+    ours, pair = jnp.asarray(square), {"w": square}
+    # The same memory, but other elements in each place.
+    others = {"t": square.T, "head": square[:250], "flat": square.reshape(-1),
+              "back": square[::-1], "bits": square.view(np.int64)}
+    state = {"a": square, "b": [square, square], "jax": (ours, {"again": ours}), "pair": pair}
+    with stepwell.open(path) as store:
+        store.save(0, state).result()
+        store.save(1, state | others)
+        assert store[0].stored_bytes < square.nbytes + ours.nbytes + 10_000
+        assert store.digest(0) == stepwell.digest(state) == stepwell.digest(store.load(0))
+        store.wait()
+        assert stepwell.digest(store.load(1)) == stepwell.digest(state | others)
+        assert store[1].owned_bytes < sum(each.nbytes for each in others.values()) + 10_000
+        # In place: the next save sees that it is another one, in all of its places.
+        square += 1
+        store.save(2, {**state, "b": [square, square.copy()]}).result()
+        assert store[2].stored_bytes < 2 * square.nbytes + ours.nbytes + 10_000
+        assert stepwell.digest(store.load(2)) == stepwell.digest(state)
+        store.delete([0, 1])
+        store.reclaim()
+        assert store.verify().ok and same(store.load(2, like=state), state)
+        store.export(2, path.parent / "orbax")
+        store.push(2, path.parent / "place", layout="stepwell")
+    with stepwell.open(path.parent / "back") as back:
+        back.import_checkpoint(path.parent / "orbax", step=2).result()
+        assert back.digest(2) == stepwell.digest(state)
+    with stepwell.open(path.parent / "pulled") as pulled:
+        pulled.pull(path.parent / "place")
+        assert pulled.digest(2) == stepwell.digest(state)

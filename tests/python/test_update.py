@@ -252,6 +252,26 @@ def test_arrays_that_cannot_be_written(path: Path) -> None:
         assert grid.tolist() == [[1, 1]] * 4 and tree["c"] is unwritten
 
 
+@pytest.mark.parametrize("overlap", [
+    lambda: np.lib.stride_tricks.as_strided(np.zeros(1, "i8"), (1000,), (0,)),
+    lambda: np.lib.stride_tricks.as_strided(np.zeros(64, "i8"), (25, 40), (8, 8)),
+    lambda: np.lib.stride_tricks.as_strided(np.zeros(1, ">i8"), (1000,), (0,))])
+def test_an_array_whose_elements_overlap_is_refused(path: Path, overlap: Any) -> None:
+    held = overlap()
+    with stepwell.open(path) as store:
+        store.save(0, {"a": np.zeros(held.shape, "i8")}).result()
+        store.save(1, {"a": np.arange(1000).reshape(held.shape)}).result()
+        with pytest.raises(stepwell.InvalidArgumentError, match="of the array 'a' share memory"):
+            store.update({"a": held}, since=0, to=1)
+        assert not held.any()
+        for whole in (np.zeros((50, 20, 2), "i8")[::2, ::-1, 1], np.zeros((20, 25), "i8").T):
+            store.save(2, {"a": np.zeros(whole.shape)}, if_exists="replace")
+            store.save(3, {"a": np.ones(whole.shape, "i8")}, if_exists="replace")
+            store.save(2, {"a": np.zeros(whole.shape, "i8")}, if_exists="replace").result()
+            assert store.update({"a": whole}, since=2, to=3)["a"].all()
+
+
+
 def test_memory_of_other_orders(path: Path) -> None:
     rng = np.random.default_rng(0)
     states = [rng.integers(0, 9, (50, 40)).astype(np.int64) for _ in range(2)]

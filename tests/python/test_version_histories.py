@@ -16,5 +16,5 @@ def test_each_step_is_whole_and_orbax_reads_it(tmp_path: pathlib.Path) -> None:
         (tmp_path / str(seed)).mkdir()
         found.append(run(tmp_path / str(seed), seed))
     assert all(steps > 3 for steps, _ in found), found
-    # Of one alone it may be none: which step is there when the next one is saved is a matter of time.
+    # Of one alone it may be none: which step is there when the next begins is a matter of time.
     assert sum(shared for _, shared in found) > SEEDS, found

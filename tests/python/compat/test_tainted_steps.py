@@ -118,6 +118,17 @@ def test_orbax_v0_forgets_the_metrics_of_a_tainted_step(tmp_path: Path) -> None:
         assert manager.best_step() == 1
 
 
+def test_orbax_v0_has_no_tainted_step_for_the_best(tmp_path: Path) -> None:
+    options = ocp_v0.CheckpointManagerOptions(best_fn=lambda metrics: metrics["acc"])
+    state = ocp_v0.args.StandardSave({"w": np.zeros(4)})
+    with ocp_v0.CheckpointManager(tmp_path, options=options) as manager:
+        for step, acc in ((1, 0.5), (2, 0.9), (3, 0.7)):
+            manager.save(step, args=state, metrics={"acc": acc})
+    taint(tmp_path / ".stepwell", 2)
+    with ocp_v0.CheckpointManager(tmp_path, options=options) as manager:
+        assert manager.best_step() == 3
+
+
 def test_orbax_v0_keeps_a_step_to_go_back_to(tmp_path: Path) -> None:
     store = tmp_path / ".stepwell"
     save_v0(tmp_path, 1, 2, max_to_keep=2)

@@ -156,12 +156,26 @@ class SafetensorsView(NotCopied):
                 said = failed
                 if is_last:
                     return
-                self._commits.wait(pause if failed else math.inf)
-                pause = min(2 * pause, _AGAIN_MAX_SECONDS) if failed else _AGAIN_SECONDS
+                if failed:
+                    self._wait(pause)
+                    pause = min(2 * pause, _AGAIN_MAX_SECONDS)
+                else:
+                    self._commits.wait()
+                    pause = _AGAIN_SECONDS
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
+
+    def _wait(self, pause: float) -> None:
+        """Waits so many seconds, or until there is another newest step, or `close`."""
+        end = time.monotonic() + pause
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            self._commits.wait(left)
+            with contextlib.suppress(Error, OSError):
+                wanted = self._wanted()
+                if wanted is not None and not self._is_shown(wanted):
+                    return
 
     def _update(self) -> str:
         """Returns why the newest step is not shown, which may pass, as a full disk does; "": it

@@ -16,8 +16,11 @@ from .._display import format_bytes
 from .._remote.pushed import PushReport
 from .._runtime import service
 from .._text import counted
+from ..errors import InvalidArgumentError, StepExistsError
 
 _LOOK_SECONDS = 0.1  # from one look for signals to the next
+# What a first push says of a place that is none for it, and will not be.
+_REFUSALS = (StepExistsError, InvalidArgumentError)
 
 
 def _signals() -> list[int]:
@@ -68,7 +71,11 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
             given.url, storage_options=given.options, verify=given.verify, keep=given.keep,
             work_dir=given.work_dir, on_push=reports.put) as follower:
         shown = _Shown(store, given.json)
-        while not received and not follower.ended:
+
+        def is_refused() -> bool:
+            return shown.pushes == 0 and isinstance(follower.error, _REFUSALS)
+
+        while not received and not follower.ended and not is_refused():
             with contextlib.suppress(queue.Empty):
                 report = reports.get(timeout=_LOOK_SECONDS)
                 if report is not None:
@@ -77,7 +84,7 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         service.call_back(functools.partial(reports.put, None))  # behind what was pushed last
         for report in iter(reports.get, None):
             shown.show(report)
-        if follower.error is not None and not received:  # the store cannot be followed any more
+        if follower.error is not None and not received:  # or the store cannot be followed any more
             raise follower.error
         behind = shown.behind()
     error = None if follower.error is None else str(follower.error)

@@ -52,6 +52,7 @@ class PushFollower:
         self._changed = threading.Condition()
         self._pushed: int | None = None  # the step that was pushed last
         self._record: PushRecord | None = None  # None: not read yet
+        self._foreign: int | None = None  # a higher step there, of others, that the log names
         self._last: Commit | None = None  # the newest step when the last push that ended began
         self._pushes = 0  # that ended well
         self._error: Error | None = None
@@ -200,6 +201,13 @@ class PushFollower:
         gone.update(step for step in lacking if _abandoned(step, mine, here))
         again = [step for step in sorted(mine.keys() & there & here.keys() - gone - {newest})
                  if here[step] != mine[step]]
+        foreign = max((step for step in there if step > newest and step not in mine), default=None)
+        if foreign not in (None, self._foreign):
+            service.logger.warning("%s: %s has higher steps, such as %d, which this store did not "
+                                   "push: whoever follows the place sees those; give each run a "
+                                   "place of its own, or delete them (delete_pushed)",
+                                   self._store.path, bucket.url, foreign)
+        self._foreign = foreign
         if self._keep is not None:
             gone.update(sorted(step for step in there if step < newest)[:-self._keep + 1 or None])
         if gone & there:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from .._backend.export_options import ExportedLeaf, ExportReport, ExportRequest, run_export
 from .._lifetime import OpenStore
 from ..errors import Error, StepExistsError
-from . import push_manifest
+from . import push_manifest, run
 from .object_store import ReadableStore
 
 # Orbax takes a directory for a finished checkpoint once it has one of these. They are written last
@@ -87,6 +87,9 @@ def begins(bucket: ReadableStore, if_exists: str) -> bool:
             raise StepExistsError(f"{bucket.url} has a pushed step already; if_exists=\"replace\" "
                                   "replaces it, \"skip\" keeps it")
         return if_exists == "replace"
+    if run.MARK in there:
+        raise StepExistsError(f"{bucket.url} is a pushed run: push to it with layout=\"stepwell\", "
+                              "or elsewhere")
     if there and push_manifest.UNDER_WAY not in there:
         raise StepExistsError(f"{bucket.url} has {len(there)} objects that no push made, such as "
                               f"{min(there)!r}; push to a place that is empty")

@@ -121,6 +121,14 @@ def read_range(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes 
         raise
 
 
+def head_bytes(bucket: ReadableStore, key: str, header: bytes) -> int:
+    """How long a list's header and head are. CorruptionError, FormatError, with the list's name."""
+    try:
+        return _stepwell.pushed_head_bytes(header)
+    except (CorruptionError, FormatError) as error:
+        raise type(error)(f"{bucket.url}/{key}: {error}") from None
+
+
 def read_header(bucket: ReadableStore, key: str) -> bytes | None:
     """The beginning of a list or marker, which differs from that of any other; None: it is not
     there."""

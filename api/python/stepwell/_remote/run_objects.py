@@ -91,7 +91,7 @@ class RunObjects:
         wanted = _HEAD_BYTES
         with with_context(f"reading {self._bucket.url}/{key}"):
             while (data := run.read_range(self._bucket, key, 0, wanted)) is not None:
-                size = _stepwell.pushed_head_bytes(data)
+                size = run.head_bytes(self._bucket, key, data)
                 if size <= len(data):
                     return data
                 if len(data) == wanted:
