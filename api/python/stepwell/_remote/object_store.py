@@ -63,8 +63,8 @@ class ObjectStore(ReadableStore, Protocol):
 
 
 class Obstore:
-    """A store of obstore, below a prefix. obstore's threads are not in a forked child, and its calls
-    would wait there for ever, so that a child whose parent has used it is refused."""
+    """A store of obstore, below a prefix. obstore's threads are not in a forked child, where its
+    calls would wait for ever, so that a child whose parent has used it is refused."""
 
     _is_used = _was_used_by_parent = False
 
