@@ -232,7 +232,6 @@ void SegmentFiles::DropReplaced() {
     if (replaced) Forget(&it->second, &dropped);
     it = replaced ? files_.erase(it) : std::next(it);
   }
-  copies_.clear();
 }
 
 bool SegmentFiles::IsReplaced(uint64_t segment) {
