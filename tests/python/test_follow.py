@@ -199,7 +199,8 @@ def test_it_goes_on_when_the_trainer_dies_and_another_one_comes(path, writer):
 
 
 INTERRUPTED = """
-import sys, stepwell
+import signal, sys, stepwell
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' background jobs ignore it
 with stepwell.open(sys.argv[1], mode="r") as store:
     print("ready", flush=True)
     try:
