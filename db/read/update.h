@@ -44,8 +44,8 @@ class StepUpdate {
   StepUpdate(const StepUpdate&) = delete;
   StepUpdate& operator=(const StepUpdate&) = delete;
 
-  // Writes the arrays, which hold what they held in Read. It fails only if there is no memory for a
-  // decoder; then they hold neither step.
+  // Writes the arrays. The caller has not changed them since Read. Fails only if there is no memory
+  // for a decoder; the arrays then hold neither step.
   Status Apply();
   const LoadStats& stats() const { return stats_; }
 

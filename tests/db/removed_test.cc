@@ -44,6 +44,15 @@ INSTANTIATE_TEST_SUITE_P(What, RemovedStoreTest, ::testing::Values("", "/STEPWEL
                                                                : "Segments";
                          });
 
+void SaveSteps(const std::string& path, uint64_t first, uint64_t last, uint64_t seed) {
+  auto store = Store::Open(path, {});
+  ASSERT_OK(store.status());
+  for (uint64_t step = first; step <= last; ++step) {
+    ASSERT_OK(SaveSeeded(store->get(), step, seed + step, SmallState())->Wait());
+  }
+  ASSERT_OK((*store)->Close());
+}
+
 // As a backup that is put back: of the same store, with other steps, in another directory.
 TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
   for (const std::string how : {"Renamed", "MadeAnew", "AnotherStore"}) {
@@ -53,18 +62,10 @@ TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
     const std::string backup = dir / "backup";
     const auto copy = std::filesystem::copy_options::recursive |
                       std::filesystem::copy_options::overwrite_existing;
-    const auto save = [](const std::string& to, uint64_t first, uint64_t last, uint64_t seed) {
-      auto store = Store::Open(to, {});
-      ASSERT_OK(store.status());
-      for (uint64_t step = first; step <= last; ++step) {
-        ASSERT_OK(SaveSeeded(store->get(), step, seed + step, SmallState())->Wait());
-      }
-      ASSERT_OK((*store)->Close());
-    };
-    save(path, 0, 1, 0);
+    SaveSteps(path, 0, 1, 0);
     if (how != "AnotherStore") std::filesystem::copy(path, backup, copy);
-    save(backup, 2, 9, 100);
-    save(path, 2, 3, 0);
+    SaveSteps(backup, 2, 9, 100);
+    SaveSteps(path, 2, 3, 0);
     StoreOptions reading;
     reading.read_only = true;
     auto store = Store::Open(path, reading);
@@ -87,8 +88,8 @@ TEST(ReplacedStoreTest, IsNotReadAsTheOneThatWasOpened) {
   }
 }
 
-// In the same directory the files are others: the reader reads these, although their numbers are
-// the same and somebody may still have the old ones under other names.
+// The backup's files take the names of the store's, in the same directory. The reader then reads
+// the backup's, also where the old files have other names and stay.
 TEST(ReplacedStoreTest, OtherFilesInItsDirectoryAreRead) {
   for (const uint64_t behind : {1U, 3U, 20U}) {  // steps that the other history has more
     for (const bool linked : {false, true}) {
@@ -97,23 +98,15 @@ TEST(ReplacedStoreTest, OtherFilesInItsDirectoryAreRead) {
         const TempDir dir;
         const std::string path = dir / "run";
         const std::string backup = dir / "backup";
-        const auto save = [](const std::string& to, uint64_t first, uint64_t last, uint64_t seed) {
-          auto store = Store::Open(to, {});
-          ASSERT_OK(store.status());
-          for (uint64_t step = first; step <= last; ++step) {
-            ASSERT_OK(SaveSeeded(store->get(), step, seed + step, SmallState())->Wait());
-          }
-          ASSERT_OK((*store)->Close());
-        };
-        save(path, 0, 3, 0);
+        SaveSteps(path, 0, 3, 0);
         std::filesystem::copy(path, backup, std::filesystem::copy_options::recursive);
-        save(path, 4, 5, 0);
+        SaveSteps(path, 4, 5, 0);
         StoreOptions reading;
         reading.read_only = true;
         auto store = Store::Open(path, reading);
         ASSERT_OK(store.status());
         ASSERT_OK(CheckSeeded(store->get(), 5, 5, SmallState()));
-        save(backup, 4, 4 + behind, 100);
+        SaveSteps(backup, 4, 4 + behind, 100);
         if (linked) {
           std::filesystem::create_directory(dir / "links");
           for (const auto& file :

@@ -310,7 +310,7 @@ def test_a_place_is_a_run_whatever_its_name(path: Path, trainer: stepwell.Store,
             assert run.steps() == [1] and is_tree(run.load(), 1)
     with stepwell.open(f"file://localhost{tmp_path}/spaces and #", mode="r") as run:
         assert run.steps() == [1]
-    # Not so a store with somebody's file.
+    # A store that has a file of that name stays a store.
     (path / "stepwell-run.json").write_bytes(
         (tmp_path / "spaces and #/stepwell-run.json").read_bytes())
     with stepwell.open(path, mode="r") as store:

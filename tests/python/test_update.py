@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import stepwell
 from equality import bits, same
 from group_runs import run
 from group_values import LEAVES
+from stepwell._update import _copy_all
 from test_leaves import DTYPES, sample
 
 MIB = 1 << 20
@@ -497,3 +499,32 @@ def test_a_step_of_several_processes(tmp_path: Path) -> None:
         tree["params"]["prime"][-1] += 1
         with pytest.raises(stepwell.InvalidArgumentError, match="prime does not hold step 1"):
             store.update(tree, 1)
+
+
+def test_ctrl_c_leaves_one_of_two_steps() -> None:
+    """At any line of what writes arrays that NumPy converts."""
+    lines = itertools.count(1)
+    interrupted = 0
+    for line in lines:
+        arrays, left = [np.zeros(3, ">i4") for _ in range(3)], line
+
+        def trace(frame: Any, event: str, argument: object) -> Any:
+            nonlocal left
+            if event == "line" and frame.f_code is _copy_all.__code__:
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            _copy_all([(array, np.ones(3, "i4")) for array in arrays])
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+        assert len({bool(array.all()) for array in arrays}) == 1, line
+        if left > 0:
+            break
+    assert interrupted > 5

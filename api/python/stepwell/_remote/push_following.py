@@ -204,7 +204,7 @@ class PushFollower:
         foreign = max((step for step in there if step > newest and step not in mine), default=None)
         if foreign not in (None, self._foreign):
             service.logger.warning("%s: %s has higher steps, such as %d, which this store did not "
-                                   "push: whoever follows the place sees those; give each run a "
+                                   "push. Followers of the place see those: give each run a "
                                    "place of its own, or delete them (delete_pushed)",
                                    self._store.path, bucket.url, foreign)
         self._foreign = foreign

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record, in a pushed run, of the steps that a store has pushed to it. Whoever follows the
-store next, on whatever machine, learns from it which steps to take away."""
+"""The record, in a pushed run, of the steps that a store has pushed to it. The next PushFollower of
+the store reads it, on any machine, and deletes the steps behind which the store has gone back."""
 
 from __future__ import annotations
 

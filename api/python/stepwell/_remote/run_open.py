@@ -53,8 +53,8 @@ class RunReads(OneProcess):
 
 
 def is_run_place(path: str | os.PathLike[str]) -> bool:
-    """Returns true for what `open_run` is for: a URL, or a directory that a run was pushed to and
-    that is no store, where somebody's file may have any name."""
+    """Returns true for what `open_run` is for: a URL, or a directory that a run was pushed to. A
+    store is none, even if it has a file of the mark's name."""
     text = os.fsdecode(path)
     if "://" in text:
         return True

@@ -21,7 +21,7 @@ from ..errors import (Error, InvalidArgumentError, LockedError, NoSpaceError,
 
 _WORKERS = 16
 # Passwords of URLs, tokens in their place, and what signs or opens them, as Azure's and presigned
-# ones have it. (What stands before the @ of abfss://container@account is no secret.)
+# ones have it. (In abfss://container@account the part before the @ names a container.)
 _SECRETS = re.compile(r"(?P<user>://[^/?#\s:@]*:|https?://(?=[^/?#\s:@]+@))[^/?#\s@]+(?=@)|"
                       r"(?P<name>[?&](?:code|[^=&\s]*(?:sig|token|key|secret|password|credential)"
                       r"[^=&\s]*)=)[^&\s]+", re.IGNORECASE)
