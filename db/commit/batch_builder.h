@@ -52,8 +52,8 @@ class BatchBuilder {
   Status AddCommit(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
                    std::shared_ptr<LiveStep> live, std::span<const format::LeafRecord> records,
                    const std::shared_ptr<StepTexts>& texts, BatchEntry* entry);
-  Status AddCommitFrame(std::map<uint64_t, format::SegmentExtent> extents, uint64_t step_bytes,
-                        format::Commit* commit, BatchEntry* entry);
+  Status AddCommitFrame(const std::map<uint64_t, format::SegmentExtent>& extents,
+                        uint64_t step_bytes, format::Commit* commit, BatchEntry* entry);
   Status AddSmall(format::FrameKind kind, const std::string& payload, BatchEntry* entry,
                   bool may_drop_ballast = true);
   // `taken` (may be null) receives where the frame lies with the copies behind it.

@@ -180,7 +180,7 @@ Status BatchBuilder::AddCommit(std::map<uint64_t, format::SegmentExtent> extents
   commit.step = live->record;
   commit.step.metadata_json = texts->metadata_json;
   commit.step.metrics_json = texts->metrics_json;
-  STEPWELL_RETURN_IF_ERROR(AddCommitFrame(std::move(extents), step_bytes, &commit, entry));
+  STEPWELL_RETURN_IF_ERROR(AddCommitFrame(extents, step_bytes, &commit, entry));
   live->record.extents = std::move(commit.step.extents);
   live->place = entry->place;
   texts->step = live->record.step;
@@ -192,7 +192,7 @@ Status BatchBuilder::AddCommit(std::map<uint64_t, format::SegmentExtent> extents
 }
 
 // The frame names the segments of its step, its own included, so its place is decided first.
-Status BatchBuilder::AddCommitFrame(std::map<uint64_t, format::SegmentExtent> extents,
+Status BatchBuilder::AddCommitFrame(const std::map<uint64_t, format::SegmentExtent>& extents,
                                     uint64_t step_bytes, format::Commit* commit,
                                     BatchEntry* entry) {
   const bool prepared =

@@ -239,10 +239,10 @@ Result<std::shared_ptr<StepReader>> RunStore::Read(uint64_t step) {
     return StepNotFound(path(), step, steps);
   }
   STEPWELL_RETURN_IF_ERROR(listed.status());
-  return ReaderOf(*std::move(listed));
+  return ReaderOf(*listed);
 }
 
-std::shared_ptr<StepReader> RunStore::ReaderOf(std::shared_ptr<const ListedStep> listed) {
+std::shared_ptr<StepReader> RunStore::ReaderOf(const std::shared_ptr<const ListedStep>& listed) {
   const auto leaves = [listed](const format::KeyRange& range) {
     const auto& all = listed->list.leaves;
     const auto first = std::ranges::lower_bound(all, range.first, {}, &format::LeafRecord::key);
@@ -265,7 +265,7 @@ Result<std::shared_ptr<StepReader>> RunStore::ReadNewestNow() {
                               return !last->list.step->taint.empty();
                             }));
   if (!newest) return std::shared_ptr<StepReader>();
-  return ReaderOf(std::move(last));
+  return ReaderOf(last);
 }
 
 Result<std::shared_ptr<const StoreSnapshot>> RunStore::Snapshot() {

@@ -104,7 +104,7 @@ class RunStore final : public Store {
   // The highest step that is not tainted, and the last one that was looked up.
   Result<std::optional<uint64_t>> NewestBy(const LookUp& look_up);
   Result<std::shared_ptr<const ListedStep>> List(uint64_t step) STEPWELL_EXCLUDES(mutex_);
-  std::shared_ptr<StepReader> ReaderOf(std::shared_ptr<const ListedStep> listed);
+  std::shared_ptr<StepReader> ReaderOf(const std::shared_ptr<const ListedStep>& listed);
   Result<std::shared_ptr<StepReader>> ReadNewestNow() override;
   Result<VerifyReport> VerifyWith(const VerifyOptions& options, bool others) override;
 
