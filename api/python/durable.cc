@@ -6,6 +6,7 @@
 
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "db/export/durable.h"
 #include "io/open_disk.h"
 
@@ -38,7 +39,7 @@ class Folder {
   }
 
   void Close() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     folder_.reset();
   }
 

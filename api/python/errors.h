@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "api/python/gil.h"
 #include "io/result.h"
 #include "io/status.h"
 
@@ -38,7 +39,7 @@ template <typename Function>
 auto Call(Function&& function) {
   std::optional<decltype(function())> result;
   {
-    const nanobind::gil_scoped_release release;
+    const GilReleased release;
     result.emplace(function());
   }
   if constexpr (std::is_same_v<decltype(function()), Status>) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "api/python/bindings.h"
+#include "api/python/gil.h"
 
 namespace stepwell::python {
 namespace {
@@ -24,7 +25,7 @@ void ReplaceQueueInChild() { g_queue = new EventQueue; }
 EventQueue::Events TakeEvents(double timeout_s) {
   EventQueue::Events events;
   {
-    nb::gil_scoped_release release;
+    GilReleased release;
     events =
         EventQueue::Get().Take(std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3)));
   }

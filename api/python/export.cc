@@ -11,6 +11,7 @@
 
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "api/python/interrupt.h"
 
 namespace stepwell::python {
@@ -88,7 +89,7 @@ db::ExportReport PartsExport::Finish(bool cloned, nb::object progress) {
 }
 
 void PartsExport::Close() {
-  nb::gil_scoped_release release;
+  GilReleased release;
   made_.reset();
 }
 

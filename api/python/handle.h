@@ -13,6 +13,7 @@
 
 #include "api/python/errors.h"
 #include "api/python/events.h"
+#include "api/python/gil.h"
 #include "api/python/interrupt.h"
 #include "db/store.h"
 
@@ -50,7 +51,7 @@ class Handle {
           std::clamp(left, std::chrono::milliseconds{0}, kInterruptSlice);
       bool finished;
       {
-        nb::gil_scoped_release release;
+        GilReleased release;
         finished = handle_.WaitFor(slice);
       }
       if (finished) return true;
@@ -61,7 +62,7 @@ class Handle {
 
   // Puts `token` into the event queue when done.
   void Notify(uint64_t token) const {
-    nb::gil_scoped_release release;
+    GilReleased release;
     handle_.OnComplete([token](const Status&) { EventQueue::Get().Complete(token); });
   }
 

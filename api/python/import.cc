@@ -12,6 +12,7 @@
 
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "api/python/interrupt.h"
 #include "db/export/orbax/digests.h"
 #include "db/import/import.h"
@@ -25,7 +26,7 @@ namespace nb = nanobind;
 // Directories are read, perhaps of a slow file system.
 template <typename Function>
 auto WithoutGil(Function&& function) {
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   return function();
 }
 

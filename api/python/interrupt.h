@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 
 namespace stepwell::python {
 
@@ -28,7 +29,7 @@ auto StartAside(const Function& function) {
 // Without the GIL; whether it is done.
 template <typename T>
 bool WaitSlice(std::future<T>& future) {
-  const nanobind::gil_scoped_release release;
+  const GilReleased release;
   const std::future_status status = future.wait_for(kInterruptSlice);
   if (status == std::future_status::deferred) future.wait();
   return status != std::future_status::timeout;
@@ -41,14 +42,14 @@ template <typename Function>
 auto RunInterruptible(Function&& function) {
   std::optional<nanobind::python_error> interrupt;
   const std::function<bool()> keep_waiting = [&interrupt] {
-    const nanobind::gil_scoped_acquire acquire;
+    const GilHeld acquire;
     if (PyErr_CheckSignals() == 0) return true;
     interrupt.emplace();
     return false;
   };
   std::optional<decltype(function(keep_waiting))> result;
   {
-    const nanobind::gil_scoped_release release;
+    const GilReleased release;
     result.emplace(function(keep_waiting));
   }
   if (interrupt) throw std::move(*interrupt);
@@ -68,8 +69,9 @@ auto RunCancellable(
       if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
       tick();
     } catch (...) {
+      SleepIfThreadEnds();
       cancelled = true;
-      nanobind::gil_scoped_release release;
+      GilReleased release;
       future.wait();
       throw;
     }

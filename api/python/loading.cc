@@ -7,6 +7,7 @@
 
 #include "api/python/array_memory.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "api/python/leaves.h"
 #include "format/grid.h"
 #include "format/key.h"
@@ -36,7 +37,7 @@ db::LoadStats LoadOrThrow(db::StepReader& reader, const std::vector<db::LoadRequ
   if (requests.empty()) return {};
   std::optional<Result<db::LoadStats>> stats;
   {
-    nb::gil_scoped_release release;
+    GilReleased release;
     stats.emplace(reader.Load(requests));
   }
   return ValueOrThrow(*std::move(stats));

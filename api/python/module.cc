@@ -27,6 +27,7 @@
 #include "api/python/events.h"
 #include "api/python/exit.h"
 #include "api/python/export.h"
+#include "api/python/gil.h"
 #include "api/python/group.h"
 #include "api/python/handle.h"
 #include "api/python/import.h"
@@ -58,7 +59,7 @@ class Core {
     options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
     std::optional<Result<std::unique_ptr<db::Store>>> store;
     {
-      nb::gil_scoped_release release;
+      GilReleased release;
       store.emplace(db::Store::Open(path, options));
     }
     ThrowIfError(store->status(), /*opening=*/true);
@@ -75,7 +76,7 @@ class Core {
       return;
     }
     saved_arrays_.reset();
-    nb::gil_scoped_release release;
+    GilReleased release;
     left_.clear();  // waits; they use the store
     store_.reset();
   }
@@ -246,7 +247,7 @@ class Core {
     db::VerifyOptions options;
     options.step = step;
     options.progress = [&](uint64_t done_bytes, uint64_t) {
-      const nb::gil_scoped_acquire acquire;
+      const GilHeld acquire;
       try {
         return nb::cast<bool>(pace(done_bytes));
       } catch (nb::python_error& error) {
@@ -256,7 +257,7 @@ class Core {
     };
     std::optional<Result<db::VerifyReport>> report;
     {
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       report.emplace(others ? store_->Verify(options) : store_->VerifyShare(options));
     }
     if (raised) throw std::move(*raised);
@@ -291,7 +292,7 @@ class Core {
   }
 
   db::StoreStats Stats() {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     return store_->Stats();
   }
   db::RetentionReport Retention() {
@@ -337,6 +338,7 @@ NB_MODULE(_stepwell, m) {
 
   sp::EventQueue::InstallForkHandler();
   sp::InstallExitHandler();
+  sp::LetThreadsSleepInCalls();
   nb::set_leak_warnings(false);  // stores may live until the process ends
 
   m.doc() = "The engine of stepwell; use the package stepwell instead.";

@@ -15,6 +15,7 @@
 #include "api/python/array_memory.h"
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "api/python/paths.h"
 #include "api/python/reader.h"
 #include "db/read/load_steps.h"
@@ -59,7 +60,7 @@ StepChanges CompareSteps(const Tree& before, const std::vector<size_t>& leaves_b
   const db::StepTree& other = after.tree();
   db::MatchedLeaves matched;
   {
-    const nb::gil_scoped_release release;
+    const GilReleased release;
     matched = db::MatchLeaves(one, leaves_before, other, leaves_after);
   }
   StepChanges found;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "db/store/run_store.h"
 
 namespace stepwell::python {
@@ -21,7 +22,7 @@ class PythonObjects final : public db::RunObjects {
   PythonObjects(nb::object objects, std::string name)
       : objects_(std::move(objects)), name_(std::move(name)) {}
   ~PythonObjects() override {
-    const nb::gil_scoped_acquire acquire;
+    const GilHeld acquire;
     objects_.reset();
   }
   PythonObjects(const PythonObjects&) = delete;
@@ -64,7 +65,7 @@ class PythonObjects final : public db::RunObjects {
 
   template <typename Function>
   static auto Ask(Function function) -> Result<decltype(function())> {
-    const nb::gil_scoped_acquire acquire;
+    const GilHeld acquire;
     try {
       return function();
     } catch (const nb::python_error& error) {

@@ -14,6 +14,7 @@
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
 #include "api/python/events.h"
+#include "api/python/gil.h"
 #include "api/python/interrupt.h"
 #include "db/layout.h"
 #include "db/view/shown.h"
@@ -34,7 +35,7 @@ std::optional<db::ShownStep> MadeByView(const std::string& path) {
 }
 
 std::vector<std::string> StoresIn(const std::string& directory) {
-  const nb::gil_scoped_release release;
+  const GilReleased release;
   return db::StoresIn(io::LocalFileSystem(), directory);
 }
 
@@ -56,7 +57,7 @@ bool View::Wait(double timeout_s) {
 void View::Close(bool keep) {
   Status status;
   {
-    nb::gil_scoped_release release;
+    GilReleased release;
     status = view_->Close(keep);
   }
   ThrowIfError(status);
@@ -71,7 +72,7 @@ std::unique_ptr<View> OpenView(db::StoreReader* store, const std::string& path,
   options.log = [](LogLevel level, std::string_view text) { EventQueue::Get().Log(level, text); };
   std::optional<Result<std::shared_ptr<db::OrbaxView>>> view;
   {
-    nb::gil_scoped_release release;
+    GilReleased release;
     view.emplace(db::OpenView(*store, path, options));
   }
   return std::make_unique<View>(ValueOrThrow(*std::move(view)));

@@ -8,6 +8,7 @@
 
 #include "api/python/bindings.h"
 #include "api/python/errors.h"
+#include "api/python/gil.h"
 #include "api/python/interrupt.h"
 
 namespace stepwell::python {
@@ -26,7 +27,7 @@ bool Watch::Wait(double timeout_s) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
     bool told = false;
     {
-      const nb::gil_scoped_release release;
+      const GilReleased release;
       told = watch_->Wait(std::clamp(left, std::chrono::milliseconds{0}, kInterruptSlice));
     }
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
