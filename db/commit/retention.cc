@@ -34,15 +34,19 @@ std::optional<double> Metric(std::string_view metrics_json, const std::string& n
 }
 
 // The best of those that can be ranked, and those that cannot: one of them may be the best. So what
-// is kept has what would be kept if all could be read.
-// False: no candidate can be ranked.
+// is kept has what would be kept if all could be read. A tainted step takes no other's place: it is
+// not one to go back to, however good its metric looks.
+// False: no candidate has the metric.
 bool KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
               std::vector<bool>* keep) {
   std::vector<std::pair<double, size_t>> ranked;  // best first, of equals the newest
+  bool any_has_it = false;
   for (size_t i = candidates.size(); i-- > 0;) {
     if (candidates[i].metrics_unknown) {
-      (*keep)[i] = true;
+      (*keep)[i] = !candidates[i].tainted;
     } else if (const auto value = Metric(candidates[i].metrics_json, rule.metric)) {
+      any_has_it = true;
+      if (candidates[i].tainted) continue;
       ranked.emplace_back(rule.larger_is_better ? -*value : *value, i);
     }
   }
@@ -51,7 +55,7 @@ bool KeepBest(const KeepRule& rule, std::span<const KeepCandidate> candidates,
   for (size_t i = 0; i < std::min<size_t>(rule.count, ranked.size()); ++i) {
     (*keep)[ranked[i].second] = true;
   }
-  return !ranked.empty();
+  return any_has_it;
 }
 
 // The oldest of the steps that are kept counts all of its bytes, also those that it refers to. A

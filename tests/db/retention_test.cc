@@ -85,7 +85,7 @@ bool Keeps(const KeepRule& rule, const History& history, size_t i) {
   const auto better = [&](size_t other) {  // ranks before i
     const auto mine = Value(history.metrics[i], rule.metric);
     const auto theirs = Value(history.metrics[other], rule.metric);
-    if (!theirs) return false;
+    if (!theirs || all[other].tainted) return false;
     if (*theirs == *mine) return other > i;
     return rule.larger_is_better ? *theirs > *mine : *theirs < *mine;
   };
@@ -98,7 +98,7 @@ bool Keeps(const KeepRule& rule, const History& history, size_t i) {
     case Kind::kEvery:
       return all[i].step % rule.count == 0;
     case Kind::kBest: {
-      if (!Value(history.metrics[i], rule.metric)) return false;
+      if (!Value(history.metrics[i], rule.metric) || all[i].tainted) return false;
       uint64_t before = 0;
       for (size_t k = 0; k < all.size(); ++k) before += k != i && better(k) ? 1 : 0;
       return before < rule.count;
@@ -290,6 +290,23 @@ TEST(RetentionTest, UnknownMetricsAreKept) {
       {3, 0, 1, false, "{\"loss\": 1}"}, {4, 0, 1, false, "", true},
       {5, 0, 1, false, "{\"loss\": 2}"}, {6, 0, 1, false, "{\"loss\": 9}"}};
   EXPECT_THAT(StepsToDrop({&best, 1}, steps, 5), ElementsAre(1));
+}
+
+// A tainted step is not resumed from, so it is none of the best, and takes no other's place.
+TEST(RetentionTest, TaintedStepsAreNotAmongTheBest) {
+  const std::vector<KeepRule> best = {KeepRule::Best(1, "loss")};
+  std::vector<KeepCandidate> steps = {{1, 0, 1, false, "{\"loss\": 1}"},
+                                      {2, 0, 1, false, "{\"loss\": 3}"},
+                                      {3, 0, 1, false, "{\"loss\": 2}"},
+                                      {4, 0, 1, false, "", true},
+                                      {5, 0, 1, false, ""}};
+  EXPECT_THAT(StepsToDrop(best, steps, 4), ElementsAre(1, 2));
+  steps[0].tainted = true;
+  EXPECT_THAT(StepsToDrop(best, steps, 4), ElementsAre(0, 1));
+  steps[3].tainted = true;  // it might be the best, but cannot be
+  EXPECT_THAT(StepsToDrop(best, steps, 4), ElementsAre(0, 1, 3));
+  steps[1].tainted = steps[2].tainted = true;  // the metric is known, and no good step has it
+  EXPECT_THAT(StepsToDrop(best, steps, 4), ElementsAre(0, 1, 2, 3));
 }
 
 // The step with the best loss has a damaged frame.

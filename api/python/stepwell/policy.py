@@ -133,9 +133,10 @@ class BestN(Policy):
     mode: "min" where lower is better (a loss), "max" where higher is (an accuracy).
 
     Of equal values the higher step is better. Steps whose metrics lack the name, or have no finite
-    number there, are not kept by this policy. While no step has the metric, as after a typo, the
-    policy cannot tell the best, and takes nothing away: it keeps the steps that were there when the
-    store was opened, and where it stands alone, or beside `Pinned` alone, every step.
+    number there, are not kept by this policy, nor are tainted ones. While no step has the metric,
+    as after a typo, the policy cannot tell the best, and takes nothing away: it keeps the steps
+    that were there when the store was opened, and where it stands alone, or beside `Pinned` alone,
+    every step.
     """
 
     __slots__ = ("metric", "mode", "n")

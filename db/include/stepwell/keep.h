@@ -16,7 +16,7 @@ struct KeepRule {
   enum class Kind {
     kLatest,    // the `count` highest steps
     kEvery,     // steps that are multiples of `count`
-    kBest,      // the `count` steps with the best `metric`; steps without it are not kept by this.
+    kBest,      // the `count` untainted steps with the best `metric`; others are not kept by this.
                 // While no step has it, the rule takes nothing away: it keeps what was there when
                 // the store was opened, and as the only rule all
     kDuration,  // steps committed at most `duration` before the newest commit. The time between
