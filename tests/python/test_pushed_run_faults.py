@@ -238,6 +238,20 @@ def test_every_call_of_a_pull_fails(saved: stepwell.Store, wire: Wire, tmp_path:
     assert not [name for name in os.listdir(tmp_path) if "pullrun" in name]
 
 
+def test_a_pull_that_got_nothing_leaves_nothing(saved: stepwell.Store, wire: Wire, tmp_path: Path
+                                                ) -> None:
+    saved.push(1, wire, layout="stepwell")
+    before = os.listdir(tmp_path)
+    with stepwell.open(tmp_path / "other") as other:
+        with pytest.raises(stepwell.StepNotFoundError):
+            other.pull(wire, 7)
+        for key in data_keys(wire):
+            wire._inner.delete(key)
+        with pytest.raises(stepwell.CorruptionError, match="missing"):
+            other.pull(wire, 1)
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "other"])
+
+
 def test_a_pull_goes_on_where_it_was(tmp_path: Path, wire: Wire, other: stepwell.Store) -> None:
     array = np.random.default_rng(1).standard_normal((6, 1 << 20))
     with stepwell.open(tmp_path / "store", codec="raw") as store:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from .. import _stepwell
 from .._runtime.arguments import STEP_MAX
-from ..errors import CorruptionError, FormatError
+from ..errors import CorruptionError, Error, FormatError
 from .directory_store import DirectoryStore
 from .object_store import ObjectStore, ReadableStore
 from .push_manifest import bucket_bytes
@@ -121,12 +121,17 @@ def read_range(bucket: ReadableStore, key: str, start: int, stop: int) -> bytes 
         raise
 
 
+def damaged(bucket: ReadableStore, key: str, error: Error) -> Error:
+    """What is wrong with a list, for its reader: with the list's name."""
+    return type(error)(f"{bucket.url}/{key}: {error}")
+
+
 def head_bytes(bucket: ReadableStore, key: str, header: bytes) -> int:
     """How long a list's header and head are. CorruptionError, FormatError, with the list's name."""
     try:
         return _stepwell.pushed_head_bytes(header)
     except (CorruptionError, FormatError) as error:
-        raise type(error)(f"{bucket.url}/{key}: {error}") from None
+        raise damaged(bucket, key, error) from None
 
 
 def read_header(bucket: ReadableStore, key: str) -> bytes | None:
@@ -146,7 +151,7 @@ def read_list(bucket: ReadableStore, key: str) -> bytes | None:
                 raise CorruptionError(f"a list of {size} bytes that says {wanted}")
         except (CorruptionError, FormatError) as error:
             if header == read_header(bucket, key):
-                raise type(error)(f"{bucket.url}/{key}: {error}") from None
+                raise damaged(bucket, key, error) from None
             continue
         data = read_range(bucket, key, 0, wanted)
         # Another push may have replaced it while it was read, piece by piece.
@@ -166,5 +171,5 @@ def read_head(bucket: ReadableStore, key: str) -> _stepwell.PushedHead | None:
                 return _stepwell.pushed_head(data)
         except (CorruptionError, FormatError) as error:
             if header == read_header(bucket, key):
-                raise type(error)(f"{bucket.url}/{key}: {error}") from None
+                raise damaged(bucket, key, error) from None
     return None

@@ -13,8 +13,8 @@ from .._lifetime import OpenStore
 from .._runtime.arguments import Progress, if_exists_of
 from .._runtime.durable import remove_tree
 from .._stepwell import SaveRequest
-from ..errors import (CheckpointNotFoundError, CorruptionError, FormatError, InvalidArgumentError,
-                      PathNotFoundError)
+from ..errors import (CheckpointNotFoundError, CorruptionError, Error, FormatError,
+                      InvalidArgumentError, PathNotFoundError)
 from . import run
 from .object_store import ReadableStore
 from .push_manifest import bucket_bytes
@@ -72,7 +72,6 @@ class _Receiver:
 
     def __init__(self, store: OpenStore, bucket: ReadableStore, number: int, data: bytes,
                  items: list[str], folder: str) -> None:
-        where = f"{bucket.url}/{run.step_key(number)}"
         self._store = store
         self._bucket = bucket
         self._folder = folder
@@ -89,9 +88,9 @@ class _Receiver:
                                             f"{', '.join(self.head.items)}")
             self._plan = store._backend.writer.plan_pull(data, items)
         except (CorruptionError, FormatError, PathNotFoundError) as error:
-            raise type(error)(f"{where}: {error}") from None
+            raise run.damaged(bucket, run.step_key(number), error) from None
         except InvalidArgumentError as error:  # numbers that no store has
-            raise CorruptionError(f"{where}: {error}") from None
+            raise self._is_no_step(error) from None
 
     def receive(self, progress: Progress | None) -> None:
         ranges = self._plan.ranges
@@ -157,5 +156,7 @@ class _Receiver:
         try:
             return self._store._track(self._store._backend.writer.save_pulled(request, self._plan))
         except InvalidArgumentError as error:  # what no store saves
-            raise CorruptionError(f"{self._bucket.url}/{run.step_key(self._number)}: {error}"
-                                  ) from None
+            raise self._is_no_step(error) from None
+
+    def _is_no_step(self, error: InvalidArgumentError) -> Error:
+        return run.damaged(self._bucket, run.step_key(self._number), CorruptionError(str(error)))

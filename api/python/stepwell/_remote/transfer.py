@@ -125,7 +125,8 @@ def sweep_work(path: str) -> None:
 
 @contextmanager
 def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
-    """A directory that is ours alone while this runs; what a process that died left is in it."""
+    """A directory that is ours alone while this runs; what a process that died left is in it. It
+    goes at the end, unless `keep_on_error` and an error leaves data in it."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -149,12 +150,19 @@ def claimed(path: str, keep_on_error: bool) -> Iterator[str]:
         try:
             yield path
         except BaseException:
-            if not keep_on_error:
+            if not keep_on_error or not _has_data(path):
                 durable.remove_tree(path)
             raise
         durable.remove_tree(path)
     finally:
         os.close(lock)
+
+
+def _has_data(path: str) -> bool:
+    """Returns true if a claimed directory has bytes that the same work, called again, goes on
+    from."""
+    return any(os.lstat(os.path.join(above, name)).st_size > 0
+               for above, _, names in os.walk(path) for name in names if name != LOCK_NAME)
 
 
 def digest_of(*parts: str) -> str:
