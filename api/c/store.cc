@@ -184,6 +184,13 @@ stepwell_code stepwell_set_taint(stepwell_store* store, const uint64_t* steps, s
   });
 }
 
+stepwell_code stepwell_roll_back(stepwell_store* store, uint64_t to, const char* taint) {
+  return Guard([&]() -> Status {
+    STEPWELL_REQUIRE_(store);
+    return store->store.RollBack(to, taint == nullptr ? "" : taint).status();
+  });
+}
+
 stepwell_code stepwell_reclaim(stepwell_store* store, stepwell_reclaim_report* report) {
   return Guard([&]() -> Status {
     STEPWELL_REQUIRE_(store);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `stepwell pin STORE STEP...` and `unpin`: pinned steps are kept, whatever the rules say.
 // `stepwell taint STORE STEP WHY` and `untaint STORE STEP...`: tainted steps are not resumed from.
+// `stepwell rollback STORE --to STEP`: deletes or taints all steps above one.
 #include <functional>
+#include <optional>
 
 #include "api/cli/command.h"
 #include "api/cli/output.h"
@@ -64,6 +66,30 @@ void AddMark(CLI::App* program, Invocation* invocation, const char* name, const 
   AddSteps(command, &arguments->steps);
 }
 
+Result<CommandResult> RunRollback(const std::string& path, const std::string& to,
+                                  const std::optional<std::string>& why, Invocation* invocation) {
+  if (why && why->empty()) return InvalidArgumentError("WHY must say something");
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenToChange(path, invocation));
+  STEPWELL_ASSIGN_OR_RETURN(const Step step, ReadStep(&store, to));
+  const uint64_t number = step.info().step;
+  STEPWELL_ASSIGN_OR_RETURN(const auto steps, store.RollBack(number, why.value_or("")));
+  STEPWELL_RETURN_IF_ERROR(store.Close());
+  CommandResult outcome;
+  if (invocation->json) {
+    outcome.text = JsonText({{"schema", kJsonSchema},
+                             {"store", path},
+                             {"to", number},
+                             {"steps", steps},
+                             {"taint", why ? Json(*why) : Json()}});
+    return outcome;
+  }
+  if (steps.empty()) Warn(StrCat(path, " has no step above ", number));
+  for (const uint64_t each : steps) {
+    outcome.text += StrCat(why ? "tainted" : "deleted", " step ", each, "\n");
+  }
+  return outcome;
+}
+
 }  // namespace
 
 void AddPin(CLI::App* program, Invocation* invocation) {
@@ -93,6 +119,22 @@ void AddTaint(CLI::App* program, Invocation* invocation) {
 
 void AddUntaint(CLI::App* program, Invocation* invocation) {
   AddMark(program, invocation, "untaint", "take the taints of steps away", TaintMark(""));
+}
+
+void AddRollback(CLI::App* program, Invocation* invocation) {
+  auto arguments = std::make_shared<MarkArguments>();
+  auto why = std::make_shared<std::optional<std::string>>();
+  CLI::App* command =
+      AddCommand(program, invocation, "rollback", "delete all steps above one, or taint them",
+                 [=] { return RunRollback(arguments->store, arguments->step, *why, invocation); });
+  AddStore(command, &arguments->store);
+  command
+      ->add_option("--to", arguments->step,
+                   "the step to go back to, which is not tainted: a number, or latest")
+      ->type_name("STEP")
+      ->required();
+  command->add_option("--taint", *why, "taint the steps above with this reason, delete none")
+      ->type_name("WHY");
 }
 
 }  // namespace stepwell::cli

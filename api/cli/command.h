@@ -84,6 +84,7 @@ void AddShow(CLI::App* program, Invocation* invocation);
 void AddStats(CLI::App* program, Invocation* invocation);
 void AddUnpin(CLI::App* program, Invocation* invocation);
 void AddTaint(CLI::App* program, Invocation* invocation);
+void AddRollback(CLI::App* program, Invocation* invocation);
 void AddUntaint(CLI::App* program, Invocation* invocation);
 void AddVerify(CLI::App* program, Invocation* invocation);
 

@@ -25,8 +25,8 @@ or path, 4 damage found, 5 locked by another process, 6 no space left, 7 the ste
 a checkpoint that Stepwell did not make).
 
 repair, import, pull and branch write, and need the store for themselves. rm, pin, unpin, taint,
-untaint and reclaim do, too, or ask the process that is writing to it. All others only read, and
-work beside a live writer.
+untaint, rollback and reclaim do, too, or ask the process that is writing to it. All others only
+read, and work beside a live writer.
 
 Paths are components joined by "/", with \ before any / in a name; the first one is the item,
 which may be left out when a step has only the item "state".
@@ -57,6 +57,7 @@ constexpr Command kCommands[] = {
     {AddUnpin, "stepwell unpin run1 900"},
     {AddTaint, "stepwell taint run1 900 'loss spike at 880'"},
     {AddUntaint, "stepwell untaint run1 900"},
+    {AddRollback, "stepwell rollback run1 --to 870 --taint 'loss spike at 880'"},
     {AddReclaim, "stepwell reclaim run1"},
     {AddRepair, "stepwell repair run1"},
     {AddImport, "stepwell import checkpoints/ run1"},
@@ -145,8 +146,9 @@ std::string NoCommand(const CLI::App& program, const std::string& given) {
 // Returns true for commands that change a store. They are refused for a store that is not trusted.
 // Python's push has no such option.
 bool Writes(const CLI::App& command) {
-  static const std::set<std::string> kNames = {"import", "pin", "pull",  "push",  "reclaim",
-                                               "repair", "rm",  "taint", "unpin", "untaint"};
+  static const std::set<std::string> kNames = {"import",  "pin",    "pull",   "push",
+                                               "reclaim", "repair", "rm",     "rollback",
+                                               "taint",   "unpin",  "untaint"};
   return kNames.contains(command.get_name());
 }
 

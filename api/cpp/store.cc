@@ -9,6 +9,7 @@
 #include "db/export/archive/archive.h"
 #include "db/export/export.h"
 #include "db/import/import.h"
+#include "db/store/roll_back.h"
 #include "db/view/view.h"
 #include "io/open_disk.h"
 
@@ -109,6 +110,11 @@ Status Store::SetPinned(const std::vector<uint64_t>& steps, bool pinned) {
 Status Store::SetTaint(const std::vector<uint64_t>& steps, const std::string& why) {
   STEPWELL_CHECK_OPEN_();
   return core_->store->SetTaint(steps, why);
+}
+
+Result<std::vector<uint64_t>> Store::RollBack(uint64_t to, const std::string& taint) {
+  STEPWELL_CHECK_OPEN_();
+  return db::RollBack(*core_->store, to, taint);
 }
 
 Result<ExportReport> Store::Export(uint64_t step, const std::string& destination,

@@ -44,6 +44,7 @@
 #include "db/layout.h"
 #include "db/mesh/sharding.h"
 #include "db/store.h"
+#include "db/store/roll_back.h"
 #include "io/open_disk.h"
 
 namespace stepwell::python {
@@ -210,6 +211,14 @@ class Core {
     ThrowIfError(WaitFor([this, steps = std::move(steps), why = std::move(why)] {
       return store_->SetTaint(steps, why);
     }));
+  }
+  std::vector<uint64_t> RollBack(uint64_t to, std::string taint) {
+    auto above = std::make_shared<std::vector<uint64_t>>();
+    ThrowIfError(WaitFor([this, above, to, taint = std::move(taint)]() -> Status {
+      STEPWELL_ASSIGN_OR_RETURN(*above, db::RollBack(*store_, to, taint));
+      return OkStatus();
+    }));
+    return *above;
   }
   db::ReclaimReport Reclaim() {
     auto report = std::make_shared<db::ReclaimReport>();
@@ -424,6 +433,7 @@ NB_MODULE(_stepwell, m) {
       .def("delete_items", &sp::Core::DeleteItems, arg("step"), arg("items"))
       .def("set_pinned", &sp::Core::SetPinned, arg("steps"), arg("pinned"))
       .def("set_taint", &sp::Core::SetTaint, arg("steps"), arg("why"))
+      .def("roll_back", &sp::Core::RollBack, arg("to"), arg("taint"))
       .def("repair", &sp::Core::Repair, arg("accept"))
       .def("reclaim", &sp::Core::Reclaim)
       .def("branch", &sp::Core::Branch, arg("destination"))

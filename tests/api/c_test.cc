@@ -228,6 +228,9 @@ TEST_F(CTest, HousekeepingAndRetention) {
   EXPECT_EQ(latest_info.taint, nullptr);
   stepwell_step_list_free(tainted);
   EXPECT_C_OK(stepwell_set_taint(store_, &three, 1, nullptr));
+  EXPECT_C_OK(stepwell_roll_back(store_, 2, "worse"));
+  EXPECT_EQ(stepwell_roll_back(store_, 3, nullptr), STEPWELL_INVALID_ARGUMENT);
+  EXPECT_C_OK(stepwell_set_taint(store_, &three, 1, nullptr));
   ASSERT_C_OK(stepwell_read_latest(store_, &latest));
   latest_info = Sized<stepwell_step_info>();
   EXPECT_C_OK(stepwell_step_get_info(latest, &latest_info));
@@ -383,6 +386,7 @@ TEST_F(CTest, NullIsAnErrorEverywhere) {
   EXPECT_C_ERROR(stepwell_delete_items(store_, 1, items, 1), kBad, "entry");
   EXPECT_C_ERROR(stepwell_set_pinned(nullptr, nullptr, 0, 1), kBad, "store");
   EXPECT_C_ERROR(stepwell_set_taint(nullptr, nullptr, 0, ""), kBad, "store");
+  EXPECT_C_ERROR(stepwell_roll_back(nullptr, 0, ""), kBad, "store");
   EXPECT_C_ERROR(stepwell_reclaim(nullptr, nullptr), kBad, "store");
   EXPECT_C_ERROR(stepwell_verify(nullptr, nullptr, &report), kBad, "store");
   EXPECT_C_ERROR(stepwell_verify(store_, nullptr, nullptr), kBad, "report");

@@ -92,6 +92,25 @@ TEST_F(StoreTest, TaintedStepsAreNotTheLatest) {
   EXPECT_ERROR(store.SetTaint({1}, std::string(1025, 'x')), StatusCode::kInvalidArgument, "1024");
 }
 
+TEST_F(StoreTest, ARollbackMakesAStepTheLatest) {
+  Store store = Open();
+  for (const uint64_t step : {1U, 2U, 3U, 4U}) ASSERT_OK(SaveAndWait(store, SmallStep(step)));
+  ASSERT_OK(store.SetTaint({1, 4}, "loss spike"));
+  EXPECT_ERROR(store.RollBack(1), StatusCode::kInvalidArgument, "step 1 is tainted, 'loss spike'");
+  EXPECT_ERROR(store.RollBack(9), StatusCode::kNotFound, "9");
+  ASSERT_OK(store.SetPinned({3}, true));
+  EXPECT_ERROR(store.RollBack(2), StatusCode::kFailedPrecondition, "pinned");
+  const auto tainted = store.RollBack(2, "worse");
+  ASSERT_OK(tainted.status());
+  EXPECT_THAT(*tainted, ElementsAre(3, 4));
+  EXPECT_EQ(store.ReadLatest()->info().step, 2U);
+  EXPECT_EQ(store.Steps()->at(3).taint, "worse");
+  ASSERT_OK(store.SetPinned({3}, false));
+  EXPECT_THAT(*store.RollBack(2), ElementsAre(3, 4));
+  EXPECT_THAT(*store.RollBack(2), ElementsAre());
+  EXPECT_THAT(Numbers(store), ElementsAre(1, 2));
+}
+
 TEST_F(StoreTest, TheBestStepsByAMetricStay) {
   OpenOptions options;
   options.keep = {KeepRule::Best(1, "loss")};

@@ -130,6 +130,28 @@ def test_taint_and_untaint(store: pathlib.Path) -> None:
     assert "1024" in error("taint", store, 1, "x" * 1025, status=2)
 
 
+def test_rollback(store: pathlib.Path) -> None:
+    report = document("rollback", store, "--to", 2, "--taint", "loss spike")
+    assert (report["to"], report["steps"], report["taint"]) == (2, [10], "loss spike")
+    assert ok("rollback", store, "--to", 1, "--taint", "worse") == (
+        "tainted step 2\ntainted step 10\n")
+    assert "step 2 is tainted, 'worse'" in error("rollback", store, "--to", 2, status=2)
+    assert "no step 3" in error("rollback", store, "--to", 3, status=3)
+    assert "--to" in error("rollback", store, status=2)
+    assert "WHY must say something" in error("rollback", store, "--to", 1, "--taint", "", status=2)
+    ok("pin", store, 10)
+    assert "pinned" in error("rollback", store, "--to", 1, status=1)
+    assert steps(store) == [1, 2, 10]
+    ok("unpin", store, 10)
+    with stepwell.open(store) as writer:  # which is asked
+        assert ok("rollback", store, "--to", "latest") == "deleted step 2\ndeleted step 10\n"
+        assert writer.steps() == [1]
+    report = document("rollback", store, "--to", 1, status=0)
+    assert (report["to"], report["steps"], report["taint"]) == (1, [], None)
+    result = run("rollback", store, "--to", 1)
+    assert (result.returncode, result.stdout) == (0, "") and "no step above 1" in result.stderr
+
+
 def test_a_verified_step_is_shown(store: pathlib.Path) -> None:
     ok("verify", store)
     assert document("show", store, 2)["step"]["verified"] is False  # no record by another process
@@ -242,7 +264,7 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 
 COMMANDS = (
     "ls show cat diff history digest verify stats explain export patch mirror retention rm "
-    "pin unpin taint untaint reclaim repair import push pull branch branches doctor "
+    "pin unpin taint untaint rollback reclaim repair import push pull branch branches doctor "
     "completion"
 ).split()
 
@@ -472,5 +494,6 @@ def test_untrusted_stores_are_only_read(store: pathlib.Path) -> None:
     # Commands that change a store, or leave it to Python, know no such store.
     for command in (["reclaim", store], ["rm", store, 1], ["pin", store, 1], ["unpin", store, 1],
                     ["taint", store, 1, "no"], ["untaint", store, 1], ["repair", store],
+                    ["rollback", store, "--to", 1],
                     ["import", store, store], ["push", store, 1, store], ["pull", store, store]):
         assert "not expected: --untrusted" in error(*command, "--untrusted", status=2)

@@ -405,6 +405,11 @@ STEPWELL_C_API stepwell_code stepwell_set_pinned(stepwell_store* store, const ui
  * stepwell_read_latest passes them over. "" or NULL takes the taint away. */
 STEPWELL_C_API stepwell_code stepwell_set_taint(stepwell_store* store, const uint64_t* steps,
                                                 size_t count, const char* why);
+/* Makes step `to` the newest: deletes all steps above it, or, with a `taint` that is neither NULL
+ * nor "", taints them. STEPWELL_NOT_FOUND: `to` is not there; STEPWELL_INVALID_ARGUMENT: it is
+ * tainted. */
+STEPWELL_C_API stepwell_code stepwell_roll_back(stepwell_store* store, uint64_t to,
+                                                const char* taint);
 
 typedef struct stepwell_reclaim_report {
   size_t struct_size;

@@ -117,6 +117,12 @@ class STEPWELL_API Store {
   // other. A new taint takes the place of the old one; "" takes it away, and so does replacing.
   Status SetTaint(const std::vector<uint64_t>& steps, const std::string& why);
 
+  // Makes step `to` the newest: deletes all steps above it, in one commit; or taints them, unless
+  // `taint` is empty, also those that were tainted before. Returns them. Wait() before for saves
+  // under way. kNotFound: `to` is not there; kInvalidArgument: it is tainted; otherwise as Delete
+  // and SetTaint.
+  Result<std::vector<uint64_t>> RollBack(uint64_t to, const std::string& taint = {});
+
   // Writes a step, or the subtree or leaf at `path`, as a directory that Orbax and TensorStore read
   // as their own. It must not exist (kV0: the step's directory in it), it is there whole or not at
   // all, and it does not change when the store goes on; using, adding to or deleting it does the

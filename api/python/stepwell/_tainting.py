@@ -9,7 +9,7 @@ from typing import SupportsIndex
 from ._lifetime import OpenStore
 from ._runtime.arguments import step_number, step_numbers
 from ._text import brief
-from .errors import InvalidArgumentError, StepNotFoundError
+from .errors import InvalidArgumentError
 
 
 def taint(self: OpenStore, steps: SupportsIndex | Iterable[SupportsIndex], why: str) -> None:
@@ -19,8 +19,8 @@ def taint(self: OpenStore, steps: SupportsIndex | Iterable[SupportsIndex], why: 
     Whatever means the newest step passes tainted ones over: `latest`, `load` and `load_or` without
     a step, `store[-1]`, and the facades. By its number a step is loaded as before, and `steps()`
     lists it. Retention keeps the newest step that is not tainted below tainted ones, whatever the
-    policy says, and counts tainted steps as any. To save a tainted step again, use
-    `if_exists="replace"`; the new step is not tainted.
+    policy says; tainted steps count as any, but not as the best (`BestN`). To save a tainted step
+    again, use `if_exists="replace"`; the new step is not tainted.
 
     why: the reason, at most 1,024 bytes as UTF-8; `tainted_steps`, `store[step].taint`,
         `stepwell ls` and `stepwell show` give it. A new reason takes the place of the old one.
@@ -54,15 +54,9 @@ def rollback(self: OpenStore, to: SupportsIndex, *, taint: str | None = None) ->
     number = step_number(to)
     why = None if taint is None else check_reason(taint)
     self._check_writable()
-    while True:
-        self._pending.wait()
-        self._raise_background()
-        try:
-            return self._backend.rollback(number, why)
-        except StepNotFoundError:
-            # A step above may be deleted in the instant between, by another thread or a policy.
-            if self._backend.collective or number not in self.steps():
-                raise
+    self._pending.wait()
+    self._raise_background()
+    return self._backend.rollback(number, why)
 
 
 def check_reason(why: str) -> str:

@@ -29,6 +29,9 @@ StepOf = Callable[[SupportsIndex | None], int]
 SourceOf = Callable[[SupportsIndex | None], Source]
 
 
+HOW_TO_CHANGE = "open it with mode=\"a\" to change it"  # a store of this machine
+
+
 class Watch(Protocol):
     """Waits for changes of a store."""
 
@@ -49,6 +52,7 @@ class Backend(Protocol):
     process_count: int
     collective: bool  # all processes save and change together, in the same order
     collective_reads: bool  # and read
+    how_to_change: str  # for messages: what to do where it is open for reading only
 
     def save(self, request: SaveRequest, trees: dict[str, Any], chunks: Chunks | None
              ) -> Operation:
@@ -124,20 +128,6 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def roll_back(core: _stepwell.Core, to: int, why: str | None) -> list[int]:
-    """Deletes the steps of this store above `to`, or taints them, in one commit."""
-    taint = core.read_share(to).taint
-    if taint:
-        raise InvalidArgumentError(f"step {to} is tainted, {taint!r}: untaint it, or go back to "
-                                   "another step")
-    above = [step for step in core.step_numbers() if step > to]
-    if above and why is None:
-        core.delete(above)
-    elif above and why is not None:
-        core.set_taint(above, why)
-    return above
-
-
 class CoreReads:
     """Reads that a core which has all parts of every step answers by itself."""
 
@@ -181,6 +171,7 @@ class CoreReads:
 
 
 class OneProcess(CoreReads):
+    how_to_change = HOW_TO_CHANGE
     process_count = 1
     collective = collective_reads = False
     leads = True
@@ -219,7 +210,7 @@ class OneProcess(CoreReads):
             self._core.delete_items(step, items)
 
     def rollback(self, to: int, why: str | None) -> list[int]:
-        return roll_back(self._core, to, why)
+        return self._core.roll_back(to, why or "")
 
     def from_leader(self, work: Callable[[], T], what: str) -> T:
         return work()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .. import _stepwell
-from .._backend.backend import Change, CoreReads, SourceOf, StepOf, roll_back
+from .._backend.backend import HOW_TO_CHANGE, Change, CoreReads, SourceOf, StepOf
 from .._backend.export_options import ExportReport, ExportRequest, run_export
 from .._backend.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
@@ -46,6 +46,7 @@ T = TypeVar("T")
 class Group(ABC):
     """This process's side of a store of many; SharedDisk and LocalDisks know how it is read."""
 
+    how_to_change = HOW_TO_CHANGE
     collective = True
     waits_for_decisions = False  # whether a step is known only once it is decided here
 
@@ -409,7 +410,8 @@ class Group(ABC):
             elif op.kind == "taint":
                 self.writer.set_taint(proposal.steps, proposal.why or "")
             elif op.kind == "rollback":
-                decision.changed.extend(roll_back(self.writer, op.handle.step, proposal.why))
+                decision.changed.extend(
+                    self.writer.roll_back(op.handle.step, proposal.why or ""))
             else:
                 self.writer.set_pinned(proposal.steps, op.kind == "pin")
         return decision
