@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -69,7 +70,33 @@ void WarnOf(LogLevel level, std::string_view message) {
 
 namespace {
 
+// An error that says what to do instead, for a URL, of which a directory's name would be made.
+// With one slash it is a typo, or what Python's pathlib makes of one.
+Status CheckNoUrl(const std::string& path, const OpenOptions& options, Invocation* invocation) {
+  static const std::regex kUrl("[A-Za-z][A-Za-z0-9+.-]*://.*");
+  static const std::regex kOneSlash(
+      "((gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|memory):)/.*|file:/.*");
+  std::smatch match;
+  if (std::regex_match(path, kUrl)) {
+    invocation->hint =
+        options.read_only
+            ? "of a pushed run `stepwell ls URL` lists the steps, `stepwell cat URL STEP PATH` "
+              "prints arrays, and `stepwell pull URL STORE` saves a step in a store"
+            : "change the step in the store that it was pushed from, and push it again with "
+              "--if-exists replace; `stepwell rm URL STEP` deletes a step of a run";
+    return InvalidArgumentError(StrCat("a URL was given; `stepwell ", invocation->command,
+                                       "` takes a store, which is a directory of this machine"));
+  }
+  if (std::regex_match(path, match, kOneSlash)) {
+    return InvalidArgumentError(
+        StrCat("\"", path.substr(0, path.find('/') + 1), "\" has one slash, a URL has two: ",
+               path.substr(0, path.find('/')), path.starts_with("file:") ? "///" : "//", "..."));
+  }
+  return OkStatus();
+}
+
 Result<Store> Open(const std::string& path, OpenOptions options, Invocation* invocation) {
+  STEPWELL_RETURN_IF_ERROR(CheckNoUrl(path, options, invocation));
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
   options.log = WarnOf;

@@ -12,14 +12,19 @@
 namespace stepwell::cli {
 namespace {
 
-// Says what is missing; runs the package otherwise.
+// Says what is missing; runs the package otherwise. What fails is often something that the package
+// imports, and not always with an ImportError: the first error of all says what it is.
 constexpr const char* kBootstrap = R"PY(
 import json, sys
 try:
     from stepwell.__main__ import run
-except ImportError as error:
-    text = (f"{sys.argv[1]} needs the Python package stepwell, which {sys.executable} cannot "
-            f"import ({error}): install it there, or set STEPWELL_PYTHON to a Python that has it")
+except Exception as error:
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    text = (f"{sys.argv[1]} needs the Python package stepwell, which {sys.executable} (Python "
+            f"{'.'.join(map(str, sys.version_info[:3]))}) cannot import ({reason}): install it "
+            "there, or set STEPWELL_PYTHON to a Python that has it")
     if "--json" in sys.argv:
         failure = {"code": "error", "hint": None, "message": text}
         print(json.dumps({"error": failure, "schema": 1}, indent=2))

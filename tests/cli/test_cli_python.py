@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that the program hands to the Python package: files of others, pushes, branches."""
 
+import os
 import pathlib
 import sys
 
@@ -97,6 +98,64 @@ def test_a_pushed_run(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     ok("pull", "--step", 2, bucket, tmp_path / "other")
     with stepwell.open(tmp_path / "other", "r") as opened:
         assert opened.load(2)["w"].tolist() == [2.0] * 5
+
+
+def test_places_that_are_not_what_they_seem(store: pathlib.Path, tmp_path: pathlib.Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for words in (["push", store, 1, "s3:/bucket/1"], ["push", "--follow", store, "s3:/bucket"],
+                  ["pull", "s3:/bucket/1", tmp_path / "run"], ["cat", "s3:/bucket", 1, "w"]):
+        assert "'s3://bucket" in failed(*words, status=2)
+    assert sorted(path for path in tmp_path.rglob("*") if "run/" not in str(path)) == [
+        path for path in before if "run/" not in str(path)]
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run", "file:///tmp/run"])
+def test_a_url_is_no_store(url: str) -> None:
+    for words in (["show", url, 1], ["verify", url], ["stats", url], ["retention", url]):
+        message = error(*words, status=2)
+        assert f"`stepwell {words[0]}` takes a store, which is a directory" in message
+        assert "`stepwell ls URL` lists the steps" in message and "`stepwell pull URL" in message
+    for words in (["taint", url, 1, "bad"], ["untaint", url, 1], ["pin", url, 1],
+                  ["rollback", url, "--to", 1]):
+        message = error(*words, status=2)
+        assert "takes a store, which is a directory" in message
+        assert "change the step in the store that it was pushed from, and push it again" in message
+
+
+def test_a_url_with_one_slash(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["ls"], ["show"], ["verify"], ["rm", 1], ["taint", 1, "bad"]):
+        command, *others = words
+        message = error(command, "s3:/bucket/run", *others, status=2)
+        assert '"s3:/" has one slash, a URL has two: s3://...' in message
+    assert 'file:///...' in error("show", "file:/tmp/run", status=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def python_of(tmp_path: pathlib.Path, package: str, text: str) -> None:
+    (tmp_path / "packages" / package).mkdir(parents=True)
+    (tmp_path / "packages" / package / "__init__.py").write_text(text)
+
+
+@pytest.mark.parametrize(("package", "text", "reason"), [
+    ("numpy", "raise ImportError('libblas is\\nnot there')", "ImportError: libblas is not there"),
+    ("numpy", "raise AttributeError('half an upgrade')", "AttributeError: half an upgrade"),
+    ("stepwell", "import nothing_of_this_name",
+     "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+])
+def test_why_the_package_cannot_be_imported(store: pathlib.Path, tmp_path: pathlib.Path,
+                                            monkeypatch: pytest.MonkeyPatch, package: str,
+                                            text: str, reason: str) -> None:
+    python_of(tmp_path, package, text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/packages:{os.environ['PYTHONPATH']}")
+    message = failed("digest", store, status=1)
+    assert message.count("\n") == 1
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert f"{sys.executable} (Python {version}) cannot import ({reason})" in message
+    document_ = run("digest", store, "--json")
+    assert document_.returncode == 1 and reason in document_.stdout and not document_.stderr
 
 
 def test_branches(store: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -181,6 +181,44 @@ def test_urls_that_obstore_would_open(store, monkeypatch):
         store.push(1, "s3://bucket/run")
 
 
+@pytest.mark.parametrize("url", ["s3:/user:pw@bucket/run", pathlib.Path("s3://user:pw@bucket/run"),
+                                 "file:/tmp/bucket/run"], ids=str)
+def test_a_url_with_one_slash(store, tmp_path, monkeypatch, url):
+    store.save(1, {"w": np.zeros(1)}).result()
+    monkeypatch.chdir(tmp_path)
+    before = os.listdir(tmp_path)
+    for call in (lambda: store.push(1, url), lambda: store.push(1, url, layout="stepwell"),
+                 lambda: store.pull(url), lambda: store.push_following(url),
+                 lambda: stepwell.open(url, mode="r"), lambda: stepwell.pushed_steps(url),
+                 lambda: stepwell.delete_pushed(url, 1)):
+        with pytest.raises(stepwell.InvalidArgumentError,
+                           match="'(s3://|file:///).*bucket/run' was given with too few slashes"
+                           ) as caught:
+            call()
+        assert "pw" not in str(caught.value)
+    assert os.listdir(tmp_path) == before
+
+
+def test_a_layout_that_push_does_not_have(store, tmp_path):
+    store.save(1, {"w": np.zeros(1)}).result()
+    with pytest.raises(stepwell.InvalidArgumentError,
+                       match="layout is one of v0, v1, stepwell, not 'v2'"):
+        store.push(1, tmp_path / "bucket", layout="v2")
+
+
+def test_changing_a_pushed_run_where_it_lies(store, tmp_path):
+    store.save(1, {"w": np.zeros(1)}).result()
+    store.push(1, tmp_path / "bucket", layout="stepwell")
+    with stepwell.open(f"file://{tmp_path}/bucket", mode="r") as run:
+        for change in (lambda: run.taint(1, "bad"), lambda: run.untaint(1), lambda: run.pin(1),
+                       lambda: run.rollback(1), lambda: run.delete(1),
+                       lambda: run.save(2, {"w": np.zeros(1)})):
+            with pytest.raises(stepwell.PermissionDeniedError,
+                               match="is a pushed run, which is only read: change the step in the "
+                                     "store that it was pushed from, and push it again"):
+                change()
+
+
 @pytest.mark.parametrize("url", ["gs://bucket/run", "s3://bucket/run", pathlib.Path("gs://b/run"),
                                  epath.Path("gs://bucket/run"), "file:///run"], ids=str)
 def test_a_url_where_a_local_path_is_meant(store, tmp_path, monkeypatch, url):

@@ -387,13 +387,14 @@ class OpenStore(NotCopied):
                 raise
             raise StepNotFoundError(f"{error}{self._under_way([number])}") from None
 
-    def _no_step(self) -> StepNotFoundError:
+    def _no_step(self, instead: str = "load one by its number") -> StepNotFoundError:
+        """`instead`: what to do where there are tainted steps only."""
         tainted = self.tainted_steps()
         if tainted:
             step, why = max(tainted.items())
             return StepNotFoundError(
-                f"{self.path!r} has only tainted steps: step {step} is tainted, {why!r}; load one "
-                "by its number, or untaint it")
+                f"{self.path!r} has only tainted steps: step {step} is tainted, {why!r}; "
+                f"{instead}, or untaint it")
         return StepNotFoundError(
             f"{self.path!r} has no step yet{self._under_way(self._pending.steps())}")
 
@@ -405,7 +406,7 @@ class OpenStore(NotCopied):
     def _check_writable(self) -> None:
         if self.read_only:
             raise PermissionDeniedError(
-                f"{self.path!r} is open for reading only: open it with mode=\"a\" to change it")
+                f"{self.path!r} is open for reading only: {self._backend.how_to_change}")
         self._check_not_copying()
 
     def _check_not_copying(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from .._runtime.files import with_slashes
 from ..errors import Error, InvalidArgumentError
 from .directory_store import DirectoryStore
 from .transfer import without_secrets
@@ -176,10 +177,16 @@ def _no_library(url: str) -> Error:
 
 
 def local_path(place: Any) -> str | None:
-    """Returns the path of a place in the machine's own file system; None: it is elsewhere."""
+    """Returns the path of a place in the machine's own file system; None: it is elsewhere.
+    InvalidArgumentError for a URL with one slash: a directory of that name would be made."""
     if not isinstance(place, (str, os.PathLike)):
         return None
     url = os.fsdecode(place)
+    meant = with_slashes(url)
+    if meant is not None:
+        raise InvalidArgumentError(
+            f"{without_secrets(meant)!r} was given with too few slashes: write it as here, in a "
+            "str (pathlib takes a slash away)")
     if url.startswith("file://"):
         path = url.removeprefix("file://")
         return os.path.abspath(path.removeprefix("localhost") if path.startswith("localhost/")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, SupportsIndex
 
+from .. import _stepwell
 from .._backend.export_options import ExportRequest, Layout, Leaves, OnUnsupported
 from .._lifetime import OpenStore
 from .._runtime import durable
@@ -144,6 +145,8 @@ def push(self: OpenStore, step: SupportsIndex | None, dest: Any, *, prefix: str 
     local = local_path(dest)
     if local and is_inside(local, self.path):
         raise InvalidArgumentError(f"{dest} is inside the store; push elsewhere")
+    if layout not in (layouts := [*sorted(_stepwell.ExportLayout.__members__), "stepwell"]):
+        raise InvalidArgumentError(f"layout is one of {', '.join(layouts)}, not {layout!r}")
     if layout == "stepwell":
         if leaves is not None or unnamed_default or on_unsupported != "error":
             raise InvalidArgumentError("leaves, unnamed_default and on_unsupported are for Orbax "

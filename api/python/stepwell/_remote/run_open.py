@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from .. import _stepwell
 from .._backend.backend import OneProcess
+from .._runtime.files import is_url
 from ..errors import Error, InvalidArgumentError, StoreNotFoundError
 from . import push_manifest, run
 from .object_store import local_path, open_object_store
@@ -39,6 +40,10 @@ class Looks:
 class RunReads(OneProcess):
     """The reads of a run. Where files of the engine itself would be copied, there are none."""
 
+    how_to_change = ("it is a pushed run, which is only read: change the step in the store that it "
+                     "was pushed from, and push it again with if_exists=\"replace\"; "
+                     "stepwell.delete_pushed deletes a step here")
+
     def watch(self, what: str) -> Looks:
         return Looks()
 
@@ -56,7 +61,7 @@ def is_run_place(path: str | os.PathLike[str]) -> bool:
     """Returns true for what `open_run` is for: a URL, or a directory that a run was pushed to. A
     store is none, even if it has a file of the mark's name."""
     text = os.fsdecode(path)
-    if "://" in text:
+    if is_url(text):
         return True
     return os.path.isfile(os.path.join(text, run.MARK)) and not os.path.exists(
         os.path.join(text, "STEPWELL"))

@@ -17,8 +17,8 @@ from ..errors import CorruptionError, InvalidArgumentError
 T = TypeVar("T")
 
 # Path("gs://bucket/run") of pathlib is "gs:/bucket/run".
-_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://|"
-                  "(?:gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|file|memory):/")
+_ONE_SLASH = re.compile("(gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|file|memory):/(?!/)")
+_URL = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 JSON_BYTES_MAX = 64 << 20
 
 
@@ -26,11 +26,25 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
     """The absolute path of a file or directory. InvalidArgumentError for a URL, of which
     os.path.abspath would make a directory named after the scheme."""
     name = os.fsdecode(path)
-    if _URL.match(name):
+    if is_url(name):
         raise InvalidArgumentError(
             f"{name!r} is a URL; stores, checkpoints and views are directories on a local disk. "
             "Copy steps to and from object stores with `Store.push` and `Store.pull`")
     return os.path.abspath(name)
+
+
+def is_url(place: str) -> bool:
+    """Returns true for a URL, also for one of those that have one slash where two belong."""
+    return bool(_URL.match(place) or _ONE_SLASH.match(place))
+
+
+def with_slashes(place: str) -> str | None:
+    """The URL that one with one slash where two belong was meant to be; None for other places."""
+    match = _ONE_SLASH.match(place)
+    if match is None:
+        return None
+    rest = place[match.end():]
+    return f"file:///{rest}" if match[1] == "file" else f"{match[1]}://{rest}"
 
 
 def engine_path(path: str | os.PathLike[str]) -> str:
