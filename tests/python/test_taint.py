@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from test_damage import flip
 
 import stepwell
-from stepwell.policy import EveryN, LatestN
+from stepwell.policy import BestN, EveryN, LatestN
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -91,6 +91,29 @@ def test_where_every_step_is_tainted(path: Path, caplog: pytest.LogCaptureFixtur
         assert store.load_or(init) == (init, 0)
         assert store.load(2, "step") == 2
     assert "has only tainted steps" in caplog.text
+
+
+def test_a_branch_where_every_step_is_tainted(path: Path) -> None:
+    with stepwell.open(path) as store:
+        save(store, 1, 2)
+        store.taint([1, 2], "loss spike")
+        with pytest.raises(stepwell.StepNotFoundError, match="only tainted steps: step 2 is tainted"
+                           ", 'loss spike'; branch from one by its number, or untaint it"):
+            store.branch("x")
+        assert store.branches() == []
+        with stepwell.open(store.branch("x", 1)) as branch:
+            assert branch.steps() == [1]
+
+
+def test_the_best_are_untainted(path: Path) -> None:
+    with stepwell.open(path, keep=BestN(1, "loss")) as store:
+        for step, loss in enumerate((3.0, 1.0, 2.0)):
+            store.save(step, state_of(step), metrics={"loss": loss}).result()
+        assert store.steps() == [1, 2]
+        store.taint(1, "loss spike")
+        assert store.best("loss") == 2
+        store.save(3, state_of(3), metrics={"loss": 9.0}).result()
+        assert store.steps() == [2, 3]
 
 
 def test_a_damaged_step_falls_back_to_an_untainted_one(path: Path) -> None:
@@ -338,6 +361,9 @@ def test_load_or_says_what_it_passed_over(path: Path) -> None:
         assert "skipped={3: 'loss spike', 4: " in repr(resumed)
         for other in (copy.copy(resumed), pickle.loads(pickle.dumps(resumed))):
             assert other.next_step == 3 and other.skipped == resumed.skipped
+        other = resumed._replace(next_step=7)
+        assert other == (state, 7) and other.skipped == resumed.skipped
+        assert isinstance(other, stepwell.Resumed) and "skipped={3: " in repr(other)
         store.untaint([1, 3, 5])
         store.taint(2, "below what is loaded")
         resumed = store.load_or(init)

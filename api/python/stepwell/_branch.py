@@ -61,7 +61,9 @@ def branch(self: OpenStore, name: str, step: SupportsIndex | None = NEWEST) -> s
     if os.path.lexists(made):
         raise StepExistsError(f"{self.path!r} has a branch {name!r} already")
     last = step_or_newest(step)
-    number = self._step(last)
+    number = self._latest_of_all() if last is None else last
+    if number is None:  # also where all are tainted, and "all" is not what anybody goes on from
+        raise self._no_step("branch from one by its number")
     if number not in self.steps():
         raise _without(self.path, number)
     durable.make_directories(os.path.dirname(made), 0o700)

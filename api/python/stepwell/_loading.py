@@ -56,6 +56,13 @@ class Resumed(_StateAndStep):
         made.skipped = dict(sorted(skipped.items()))
         return made
 
+    def _replace(self, **fields: Any) -> Self:
+        made = super()._replace(**fields)  # past __new__
+        made.skipped = dict(self.skipped)
+        return made
+
+    __replace__ = _replace  # copy.replace, from Python 3.13 on
+
     def __repr__(self) -> str:
         skipped = f", skipped={self.skipped!r}" if self.skipped else ""
         return f"Resumed(state={self.state!r}, next_step={self.next_step}{skipped})"
