@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "db/commit/retention.h"
 #include "db/import/import.h"
 #include "db/store.h"
 
@@ -78,6 +79,16 @@ void BindRequests(nb::module_& m) {
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)
       .def_rw("trace_path", &StoreOptions::trace_path)
       .def_rw("group", &StoreOptions::group, nb::for_setter(arg("value").none()));
+
+  // Which of `count` steps, by place, stays below tainted ones once that at `added` is saved.
+  m.def(
+      "kept_untainted",
+      [](size_t count, const std::vector<size_t>& tainted, size_t added) {
+        std::vector<db::KeepCandidate> steps(count);
+        for (const size_t at : tainted) steps.at(at).tainted = true;
+        return db::KeptUntainted(steps, added);
+      },
+      arg("count"), arg("tainted"), arg("added"));
 
   using db::SaveRequest;
   nb::class_<SaveRequest>(m, "SaveRequest")

@@ -60,15 +60,17 @@ def retired(steps: Iterable[int], step: int, items: Mapping[str, Any]) -> list[i
 
 def kept_beside(steps: Iterable[float], new: float, tainted: Set[int]) -> set[float]:
     """Which of `steps` stay beside those that a policy keeps once `new` is saved, which is one of
-    them: the engine's rule for tainted steps, KeptUntainted of db/commit/retention.h.
+    them: what the engine's rule for tainted steps says of these, which may be of other libraries,
+    too.
 
-    The newest other step that is not tainted stays if a tainted one is newer: `new` may turn out to
-    be tainted, too. And `new` stays below tainted steps, where a policy takes it for an old one.
+    And `new` stays below tainted steps, where a policy takes it for an old one: the engine never
+    drops the step that it saves.
     """
-    others = set(steps) - {new}
-    newest_tainted = max(others & tainted, default=-1.0)
-    newest = max(others - tainted, default=new)
-    return {step for step in (newest, new) if step < newest_tainted}
+    ordered = sorted(set(steps))
+    bad = [at for at, step in enumerate(ordered) if step in tainted and step != new]
+    kept = _stepwell.kept_untainted(len(ordered), bad, ordered.index(new))
+    stay = set() if kept is None else {ordered[kept]}
+    return stay | {new} if bad and new < ordered[bad[-1]] else stay
 
 
 class Shared:
