@@ -57,8 +57,9 @@ void AddLeaves(const char* what, const std::vector<ExportReport::Leaf>& leaves, 
   }
 }
 
+// What looks like a URL stays as it is, to be refused by the name that was given.
 std::string Absolute(const std::string& path) {
-  if (path.empty() || path.front() == '/') return path;
+  if (path.empty() || path.front() == '/' || path.find(":/") != std::string::npos) return path;
   std::array<char, PATH_MAX> here{};
   return getcwd(here.data(), here.size()) == nullptr ? path : StrCat(here.data(), "/", path);
 }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <regex>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <stepwell/checkpoint.h>
@@ -70,6 +72,14 @@ void WarnOf(LogLevel level, std::string_view message) {
 
 namespace {
 
+// What to do instead with a pushed run.
+std::string HintOfRun(bool reads) {
+  return reads ? "of a pushed run `stepwell ls URL` lists the steps, `stepwell cat URL STEP PATH` "
+                 "prints arrays, and `stepwell pull URL STORE` saves a step in a store"
+               : "change the step in the store that it was pushed from, and push it again with "
+                 "--if-exists replace; `stepwell rm URL STEP` deletes a step of a run";
+}
+
 // An error that says what to do instead, for a URL, of which a directory's name would be made.
 // With one slash it is a typo, or what Python's pathlib makes of one.
 Status CheckNoUrl(const std::string& path, const OpenOptions& options, Invocation* invocation) {
@@ -78,12 +88,7 @@ Status CheckNoUrl(const std::string& path, const OpenOptions& options, Invocatio
       "((gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|memory):)/.*|file:/.*");
   std::smatch match;
   if (std::regex_match(path, kUrl)) {
-    invocation->hint =
-        options.read_only
-            ? "of a pushed run `stepwell ls URL` lists the steps, `stepwell cat URL STEP PATH` "
-              "prints arrays, and `stepwell pull URL STORE` saves a step in a store"
-            : "change the step in the store that it was pushed from, and push it again with "
-              "--if-exists replace; `stepwell rm URL STEP` deletes a step of a run";
+    invocation->hint = HintOfRun(options.read_only);
     return InvalidArgumentError(StrCat("a URL was given; `stepwell ", invocation->command,
                                        "` takes a store, which is a directory of this machine"));
   }
@@ -100,11 +105,16 @@ Result<Store> Open(const std::string& path, OpenOptions options, Invocation* inv
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
   options.log = WarnOf;
+  const bool read_only = options.read_only;
   Result<Store> store = Store::Open(path, options);
   const StatusCode code = store.status().code();
   if (store.status().os_error() == 0 &&
       (code == StatusCode::kNotFound || code == StatusCode::kUnimplemented)) {
-    invocation->hint = "a store is the directory into which a training saved with Stepwell";
+    std::error_code unreadable;
+    const bool is_run = std::filesystem::exists(path + "/stepwell-run.json", unreadable);
+    invocation->hint =
+        is_run ? StrCat("it is a pushed run, whose URL is file:///...; ", HintOfRun(read_only))
+               : "a store is the directory into which a training saved with Stepwell";
   }
   invocation->opened = store.ok();
   return store;

@@ -93,6 +93,9 @@ def test_a_pushed_run(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert "no step 2" in failed("rm", bucket, 2, status=3)
     assert "pushed runs" in failed("rm", "--sweep", store, 2, status=2)
     assert "this is a pushed run" in failed("rm", "--dry-run", bucket, 2, status=2)
+    assert "it is a pushed run, whose URL is file:///" in failed("verify", tmp_path / "bucket",
+                                                                 status=1)
+    assert "change the step in the store" in failed("rm", tmp_path / "bucket", 3, status=1)
     ok("push", "--layout", "stepwell", store, 2, bucket)
     ok("push", "--layout", "stepwell", store, 3, bucket)
     ok("pull", "--step", 2, bucket, tmp_path / "other")
@@ -113,7 +116,8 @@ def test_places_that_are_not_what_they_seem(store: pathlib.Path, tmp_path: pathl
 
 @pytest.mark.parametrize("url", ["s3://bucket/run", "file:///tmp/run"])
 def test_a_url_is_no_store(url: str) -> None:
-    for words in (["show", url, 1], ["verify", url], ["stats", url], ["retention", url]):
+    for words in (["show", url, 1], ["verify", url], ["stats", url], ["retention", url],
+                  ["export", url, 1, "there"]):
         message = error(*words, status=2)
         assert f"`stepwell {words[0]}` takes a store, which is a directory" in message
         assert "`stepwell ls URL` lists the steps" in message and "`stepwell pull URL" in message

@@ -185,8 +185,7 @@ def local_path(place: Any) -> str | None:
     meant = with_slashes(url)
     if meant is not None:
         raise InvalidArgumentError(
-            f"{without_secrets(meant)!r} was given with too few slashes: write it as here, in a "
-            "str (pathlib takes a slash away)")
+            f"{without_secrets(meant)!r} was given with too few slashes (pathlib takes one away)")
     if url.startswith("file://"):
         path = url.removeprefix("file://")
         return os.path.abspath(path.removeprefix("localhost") if path.startswith("localhost/")
