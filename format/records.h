@@ -422,7 +422,8 @@ Result<Trailer> DecodeTrailer(ConstBytes);
 inline constexpr size_t kSlotBytes = 4096;
 inline constexpr size_t kSlotCount = 3;
 inline constexpr size_t kSlotTipBytesMax = 3964;
-inline constexpr uint32_t kFormatVersion = 4;
+inline constexpr uint32_t kFormatVersion = 5;     // of what is written
+inline constexpr uint32_t kFormatVersionMin = 4;  // of what is read
 struct StoreSlot {
   uint64_t sequence = 0;
   Id128 store_id{};

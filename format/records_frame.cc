@@ -6,6 +6,7 @@
 #include "format/frame.h"
 #include "format/key.h"
 #include "format/records_internal.h"
+#include "format/records_leaves.h"
 #include "format/schema/frame.capnp.h"
 
 namespace stepwell::format {
@@ -15,13 +16,17 @@ using internal::DataWords;
 using internal::DecodeMessage;
 using internal::EncodeMessage;
 using internal::FromData;
+using internal::LeafList;
+using internal::LeavesToWrite;
 using internal::ListWords;
 using internal::ReadId;
+using internal::ReadLeaves;
 using internal::ReadList;
 using internal::ReadNumbers;
 using internal::Require;
 using internal::StructWords;
 using internal::ToData;
+using internal::WithLeaves;
 
 constexpr size_t kPlaceWords = StructWords<schema::Place>();
 constexpr size_t kIdWords = DataWords(sizeof(Id128));
@@ -45,64 +50,6 @@ void WriteNumbers(const std::vector<uint64_t>& numbers, capnp::List<uint64_t>::B
 template <typename T>
 uint32_t Count(const std::vector<T>& list) {
   return static_cast<uint32_t>(list.size());
-}
-
-size_t LeavesWords(std::span<const LeafRecord> records) {
-  size_t words = ListWords<schema::Leaf>(records.size());
-  for (const LeafRecord& record : records) words += internal::LeafTailWords(record, true);
-  return words;
-}
-
-void WriteLeaves(std::span<const LeafRecord> records, capnp::List<schema::Leaf>::Builder out) {
-  for (uint32_t i = 0; i < out.size(); ++i) internal::WriteLeaf(records[i], true, out[i]);
-}
-
-void ReadLeaves(capnp::List<schema::Leaf>::Reader in, std::vector<LeafRecord>* records) {
-  ReadList(in, records, [](schema::Leaf::Reader leaf, LeafRecord* record) {
-    internal::ReadLeaf(leaf, true, record);
-  });
-}
-
-// Counts the elements at the front whose keys are below `key`. The list ascends.
-uint32_t CountBelow(capnp::List<schema::Leaf>::Reader in, std::string_view key) {
-  uint32_t low = 0;
-  uint32_t high = in.size();
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    const capnp::Data::Reader at = in[middle].getKey();
-    if (std::string_view(reinterpret_cast<const char*>(at.begin()), at.size()) < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-// The records of `Schema`'s leaves that are in the range. The search for it may look at 32 keys for
-// each end, any of which may be most of the message, and copies none; so it is a pass of its own.
-template <typename Schema>
-Result<std::vector<LeafRecord>> DecodeLeavesIn(std::string_view kind, ConstBytes bytes,
-                                               const KeyRange& range) {
-  constexpr size_t kTraversalsToSearch = 2 * 33;
-  using Places = std::pair<uint32_t, uint32_t>;
-  STEPWELL_ASSIGN_OR_RETURN(const Places places,
-                            (DecodeMessage<Schema, Places>(
-                                kind, bytes,
-                                [&range](typename Schema::Reader in, Places* found) {
-                                  const auto leaves = in.getLeaves();
-                                  found->first = CountBelow(leaves, range.first);
-                                  found->second = range.end.empty() ? leaves.size()
-                                                                    : CountBelow(leaves, range.end);
-                                },
-                                kTraversalsToSearch)));
-  return DecodeMessage<Schema, std::vector<LeafRecord>>(
-      kind, bytes, [&places](typename Schema::Reader in, std::vector<LeafRecord>* records) {
-        const auto leaves = in.getLeaves();
-        for (uint32_t i = places.first; i < places.second; ++i) {
-          internal::ReadLeaf(leaves[i], true, &records->emplace_back());
-        }
-      });
 }
 
 void ReadCommitHead(schema::Commit::Reader in, Commit* commit) {
@@ -135,13 +82,6 @@ void ReadLoss(schema::Loss::Reader in, LossRecord* loss) {
 }
 
 }  // namespace
-
-KeyRange KeysBelow(std::string_view key_prefix) {
-  return {std::string(key_prefix), PrefixEnd(std::string(key_prefix))};
-}
-
-// Components begin with a byte >= 1 (key.cc).
-KeyRange KeyAlone(std::string_view key) { return {std::string(key), std::string(key) + '\x01'}; }
 
 std::string EncodeSegmentHeader(const SegmentHeader& header) {
   const size_t words = 1 + StructWords<schema::SegmentHeader>() + 3 * kIdWords;
@@ -302,29 +242,11 @@ Result<EpochRecord> DecodeEpoch(ConstBytes bytes) {
       });
 }
 
-std::string EncodeRecords(std::span<const LeafRecord> records) {
-  const size_t words = 1 + StructWords<schema::Records>() + LeavesWords(records);
-  return EncodeMessage<schema::Records>(words, [&](schema::Records::Builder out) {
-    WriteLeaves(records, out.initLeaves(static_cast<uint32_t>(records.size())));
-  });
-}
-
-Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes bytes) {
-  return DecodeMessage<schema::Records, std::vector<LeafRecord>>(
-      "records", bytes, [](schema::Records::Reader in, std::vector<LeafRecord>* records) {
-        ReadLeaves(in.getLeaves(), records);
-      });
-}
-
-Result<std::vector<LeafRecord>> DecodeRecordsIn(ConstBytes bytes, const KeyRange& range) {
-  return DecodeLeavesIn<schema::Records>("records", bytes, range);
-}
-
 std::string EncodeCommit(const Commit& commit) {
+  const LeavesToWrite leaves(commit.records);
   size_t words = 1 + StructWords<schema::Commit>() + StructWords<schema::Step>() +
                  internal::StepTailWords(commit.step) + commit.kills.size() +
-                 ListWords<schema::RecordsBlock>(commit.blocks.size()) +
-                 LeavesWords(commit.records);
+                 ListWords<schema::RecordsBlock>(commit.blocks.size()) + leaves.words();
   for (const RecordsBlock& block : commit.blocks) {
     words += kPlaceWords + DataWords(block.first_key.size());
   }
@@ -337,32 +259,29 @@ std::string EncodeCommit(const Commit& commit) {
       blocks[i].setFirstKey(ToData(commit.blocks[i].first_key));
       blocks[i].setFirstChunk(commit.blocks[i].first_chunk);
     }
-    WriteLeaves(commit.records, out.initLeaves(Count(commit.records)));
+    leaves.Write(out);
   });
 }
 
 Result<Commit> DecodeCommit(ConstBytes bytes) {
-  return DecodeMessage<schema::Commit, Commit>("commit", bytes,
-                                               [](schema::Commit::Reader in, Commit* commit) {
-                                                 ReadCommitHead(in, commit);
-                                                 ReadLeaves(in.getLeaves(), &commit->records);
-                                               });
+  return DecodeMessage<schema::Commit, Commit>(
+      "commit", bytes, [](schema::Commit::Reader in, Commit* commit) {
+        ReadCommitHead(in, commit);
+        WithLeaves(in, [commit](LeafList leaves) { ReadLeaves(leaves, &commit->records); });
+      });
 }
 
 Result<CommitHead> DecodeCommitHead(ConstBytes bytes) {
   return DecodeMessage<schema::Commit, CommitHead>(
       "commit", bytes, [](schema::Commit::Reader in, CommitHead* head) {
         ReadCommitHead(in, &head->commit);
-        const auto leaves = in.getLeaves();
-        if (leaves.size() == 0) return;
-        head->first_key = FromData(leaves[0].getKey());
-        head->first_chunk = leaves[0].getFirstChunk();
-        Require(!head->first_key.empty(), "leaf without a key");
+        WithLeaves(in, [head](LeafList leaves) {
+          if (leaves.size() == 0) return;
+          head->first_key = FromData(leaves[0].getKey());
+          head->first_chunk = leaves[0].getFirstChunk();
+          Require(!head->first_key.empty(), "leaf without a key");
+        });
       });
-}
-
-Result<std::vector<LeafRecord>> DecodeCommitRecordsIn(ConstBytes bytes, const KeyRange& range) {
-  return DecodeLeavesIn<schema::Commit>("commit", bytes, range);
 }
 
 std::string EncodeDelete(const Delete& record) {

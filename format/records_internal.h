@@ -120,23 +120,31 @@ class MessageWords {
   std::unique_ptr<capnp::word[]> heap_;
 };
 
-// read(reader, value) may throw BadMessage or kj::Exception. It may traverse so many times the
-// message: twice what it copies, so that nothing can be amplified by pointers to one place.
+// Calls read(root), which may traverse so many times the message: twice what it copies, so that
+// nothing can be amplified by pointers to one place. Throws BadMessage or kj::Exception, as read
+// may.
 inline constexpr size_t kTraversalsToCopy = 2;
+template <typename Schema, typename Read>
+void ReadMessage(ConstBytes bytes, const Read& read, size_t traversals_max = kTraversalsToCopy) {
+  const MessageWords message(bytes);
+  const kj::ArrayPtr<const capnp::word> words = message.words();
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = traversals_max * words.size() + 64;
+  options.nestingLimit = kNestingMax;
+  const kj::ArrayPtr<const capnp::word> segments[] = {words};
+  capnp::SegmentArrayMessageReader reader(kj::arrayPtr(segments, 1), options);
+  Require(!reader.getRoot<capnp::AnyPointer>().isNull(), "no root");
+  read(reader.getRoot<Schema>());
+}
+
+// The same with read(root, value) as a Result.
 template <typename Schema, typename Value, typename Read>
 Result<Value> DecodeMessage(std::string_view kind, ConstBytes bytes, const Read& read,
                             size_t traversals_max = kTraversalsToCopy) {
   try {
-    const MessageWords message(bytes);
-    const kj::ArrayPtr<const capnp::word> words = message.words();
-    capnp::ReaderOptions options;
-    options.traversalLimitInWords = traversals_max * words.size() + 64;
-    options.nestingLimit = kNestingMax;
-    const kj::ArrayPtr<const capnp::word> segments[] = {words};
-    capnp::SegmentArrayMessageReader reader(kj::arrayPtr(segments, 1), options);
-    Require(!reader.getRoot<capnp::AnyPointer>().isNull(), "no root");
     Value value;
-    read(reader.getRoot<Schema>(), &value);
+    ReadMessage<Schema>(
+        bytes, [&](typename Schema::Reader in) { read(in, &value); }, traversals_max);
     return value;
   } catch (const BadMessage& error) {
     return MessageError(kind, error.what);

@@ -75,12 +75,12 @@ Result<StoreSlot> DecodeSlot(ConstBytes bytes) {
   }
   StoreSlot slot;
   slot.format_version = LoadLittle<uint32_t>(at + kSlotVersionAt);
-  if (slot.format_version < kFormatVersion) {
+  if (slot.format_version < kFormatVersionMin) {
     return UnimplementedError(
         StrCat("the store has format ", slot.format_version,
                ", of a version of Stepwell before its first release, and this one reads formats "
                "from ",
-               kFormatVersion,
+               kFormatVersionMin,
                " on; export its steps as Orbax checkpoints with the "
                "version that wrote it, and import those"));
   }

@@ -66,10 +66,10 @@ void Keys(Corpus* corpus) {
 void Records(Corpus* corpus) {
   // Numbered as the decoders in fuzz_records.cc.
   const std::map<std::string, uint64_t> decoders = {
-      {"leaf_array", 0},   {"leaf_value", 0},  {"leaf_node", 0}, {"segment_header", 1},
-      {"catalog_base", 2}, {"epoch", 3},       {"records", 4},   {"commit", 5},
-      {"delete", 6},       {"meta", 7},        {"footer", 8},    {"trailer", 9},
-      {"pushed_step", 15}, {"push_marker", 15}};
+      {"leaf_array", 0},   {"leaf_value", 0},   {"leaf_node", 0},     {"segment_header", 1},
+      {"catalog_base", 2}, {"epoch", 3},        {"records", 4},       {"commit", 5},
+      {"delete", 6},       {"meta", 7},         {"footer", 8},        {"trailer", 9},
+      {"pushed_step", 15}, {"push_marker", 15}, {"commit_packed", 5}, {"records_packed", 4}};
   const format::Catalog entries = format::ExampleCatalogEntries();
   corpus->Add("records", Byte(10) + format::EncodeCatalogPage(entries).value());
   corpus->Add("records", Byte(11) + format::EncodeDecided(format::ExampleDecided()));
@@ -78,6 +78,10 @@ void Records(Corpus* corpus) {
   corpus->Add("records", Byte(13) + range + format::EncodeCommit(format::ExampleCommit()));
   const std::vector<format::LeafRecord> leaves = {format::ExampleArray(), format::ExampleValue()};
   corpus->Add("records", Byte(14) + range + format::EncodeRecords(leaves));
+  const format::Commit packed = format::ExamplePackedCommit();
+  const std::string in = Byte(8) + packed.records[3].key.substr(0, 8) + Byte(0);
+  corpus->Add("records", Byte(13) + in + format::EncodeCommit(packed));
+  corpus->Add("records", Byte(14) + in + format::EncodeRecords(packed.records));
   for (const format::Golden& golden : format::MakeGolden()) {
     const auto decoder = decoders.find(golden.name);
     if (decoder != decoders.end()) corpus->Add("records", Byte(decoder->second) + golden.bytes);

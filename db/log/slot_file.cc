@@ -130,6 +130,7 @@ Status SlotFile::Write(StoreSlot slot, bool sync) {
     settled_ = true;
   }
   slot.sequence = ++sequence_;
+  slot.format_version = format::kFormatVersion;  // what was read may have been an older one
   // In turn, so that a reader that meets a write half done finds the slot before it.
   size_t target = (newest_ + 1) % kSlotCount;
   while (target == durable_ || target == syncing_) target = (target + 1) % kSlotCount;

@@ -71,6 +71,13 @@ struct Epoch {
 struct Records {
   # Kind 4: leaves of a step that is still being written.
   leaves @0 :List(Record.Leaf);  # ascending (key, firstChunk)
+  packed @1 :PackedLeaves;       # null: they are in `leaves`; else that is empty
+}
+
+struct PackedLeaves {
+  # Leaves, compressed (FORMAT.md, "Packed leaves").
+  frame @0 :Data;         # one zstd frame of a Records message whose leaves are not packed
+  plainBytes @1 :UInt64;  # bytes of that message
 }
 
 struct RecordsBlock {
@@ -82,11 +89,12 @@ struct RecordsBlock {
 
 struct Commit {
   # Kind 5: makes a step durable. Kind 11: prepares a part of one, which then kills nothing.
-  # Either way its records are those of `blocks`, in order, then `leaves`.
+  # Either way its records are those of `blocks`, in order, then `leaves` or those of `packed`.
   step @0 :Record.Step;
   kills @1 :List(UInt64);          # commit numbers that this commit replaces
   blocks @2 :List(RecordsBlock);
   leaves @3 :List(Record.Leaf);    # ascending (key, firstChunk)
+  packed @4 :PackedLeaves;         # null: they are in `leaves`; else that is empty
 }
 
 struct Delete {

@@ -434,7 +434,7 @@ TEST_F(DamageTest, AnOtherVersionIsNamed) {
     const Status status = Store::Open(path_, options).status();
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << status.ToString();
     EXPECT_THAT(status.message(),
-                HasSubstr("format 7, and this version of Stepwell reads up to 4"));
+                HasSubstr("format 7, and this version of Stepwell reads up to 5"));
   }
   WriteOver(SlotFilePath(path_), 0, before);
   ExpectHealed();

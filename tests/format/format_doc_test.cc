@@ -41,6 +41,7 @@ std::map<std::string, uint64_t> Rows(const std::string& document) {
 TEST(FormatDocTest, NumbersEqualTheHeaders) {
   std::map<std::string, uint64_t> expected = {
       {"kFormatVersion", kFormatVersion},
+      {"kFormatVersionMin", kFormatVersionMin},
       {"kSlotBytes", kSlotBytes},
       {"kFrameHeaderBytes", kFrameHeaderBytes},
       {"kFramePayloadBytesMax", kFramePayloadBytesMax},

@@ -132,8 +132,8 @@ TEST(SlotTest, OtherFormatsAreRefusedWithWhatToDo) {
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
     return status.message();
   };
-  EXPECT_EQ(refusal(5),
-            "the store has format 5, and this version of Stepwell reads up to 4; open it with a "
+  EXPECT_EQ(refusal(6),
+            "the store has format 6, and this version of Stepwell reads up to 5; open it with a "
             "newer version");
   for (const uint32_t version : {0U, 1U, 2U, 3U}) {
     EXPECT_EQ(refusal(version),

@@ -84,6 +84,15 @@ TEST(GoldenTest, FramePayloadsDecode) {
   ExpectDecodes(DecodeSlot(AsBytes(read("slot_tip"))), ExampleTipSlot(), "slot_tip");
 }
 
+TEST(GoldenTest, PackedLeavesDecode) {
+  const Commit commit = ExamplePackedCommit();
+  const std::string frame = ReadGolden("commit_packed", "v5");
+  ExpectDecodes(DecodeCommit(AsBytes(frame)), commit, "commit_packed");
+  ExpectDecodes(DecodeRecords(AsBytes(ReadGolden("records_packed", "v5"))), commit.records,
+                "records_packed");
+  ExpectDecodes(DecodeSlot(AsBytes(ReadGolden("slot", "v5"))), ExampleSlot5(), "slot");
+}
+
 TEST(GoldenTest, PushedRunsDecode) {
   const PushedStep pushed = ExamplePushedStep();
   ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step"))), pushed, "pushed_step");

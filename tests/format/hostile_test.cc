@@ -2,7 +2,9 @@
 // Every decoder against every truncation and many mutations: no crash, no huge allocation, and
 // nothing but kDataLoss (sanitizer builds see the rest).
 #include <gtest/gtest.h>
+#include <zstd.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -40,6 +42,8 @@ const std::map<std::string, Decoder>& Decoders() {
          DecodeCommitRecordsIn(b, KeyAlone("k")).status().IgnoreError("only the whole must fail");
          return DecodeCommit(b).status();
        }},
+      {"commit_packed", Wrap(DecodeCommit)},
+      {"records_packed", Wrap(DecodeRecords)},
       {"delete", Wrap(DecodeDelete)},
       {"prepared", Wrap(DecodeCommit)},
       {"decided", Wrap(DecodeDecided)},
@@ -127,6 +131,62 @@ TEST(HostileTest, ListsOfNothingAreNotAmplified) {
     const Status status = DecodeRecords(AsBytes(bytes)).status();
     ExpectDataLoss(status, "records");
     ExpectDataLoss(DecodeFooter(AsBytes(bytes)).status(), "footer");
+  }
+}
+
+// A Records message whose leaves are packed in `frame`, with `leaves` elements beside them.
+std::string PackedRecords(std::string_view frame, uint64_t plain_bytes, uint64_t leaves = 0) {
+  const size_t words = 5 + (frame.size() + 7) / 8;
+  std::string bytes(8 + 8 * words, '\0');
+  auto* at = reinterpret_cast<std::byte*>(bytes.data());
+  StoreLittle(at + 4, static_cast<uint32_t>(words));
+  StoreLittle(at + 8, uint64_t{2} << 48);                       // root: two pointers
+  if (leaves > 0) StoreLittle(at + 16, leaves << 35 | 1);       // a list of elements of no size
+  StoreLittle(at + 24, uint64_t{1} << 48 | uint64_t{1} << 32);  // packed: a word and a pointer
+  StoreLittle(at + 32, plain_bytes);
+  StoreLittle(at + 40, uint64_t{frame.size()} << 35 | uint64_t{2} << 32 | 1);  // bytes
+  std::copy(frame.begin(), frame.end(), bytes.begin() + 48);
+  return bytes;
+}
+
+std::string Zstd(std::string_view bytes) {
+  std::string frame(ZSTD_compressBound(bytes.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), bytes.data(), bytes.size(), 1));
+  return frame;
+}
+
+TEST(HostileTest, PackedLeavesAreOneFrameOfTheirSize) {
+  std::vector<LeafRecord> few = ExamplePackedCommit().records;
+  few.resize(1);
+  const std::string plain = EncodeRecords(few);
+  const std::string frame = Zstd(plain);
+  const std::string good = PackedRecords(frame, plain.size());
+  const Result<std::vector<LeafRecord>> decoded = DecodeRecords(AsBytes(good));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_TRUE(*decoded == few);
+  EXPECT_TRUE(DecodeRecordsIn(AsBytes(good), KeysBelow("")).value() == few);
+
+  const std::string zeros(size_t{1} << 20, '\0');
+  const std::string skipped("\x50\x2a\x4d\x18\0\0\0\0", 8);
+  const std::vector<std::string> bad = {
+      PackedRecords(frame, plain.size() + 8),
+      PackedRecords(frame, plain.size() - 8),
+      PackedRecords(frame, 0),
+      PackedRecords(frame, uint64_t{1} << 40),
+      PackedRecords(frame, ~uint64_t{0}),
+      PackedRecords("", 0),
+      PackedRecords("", 8),
+      PackedRecords(frame + "x", plain.size()),
+      PackedRecords(frame + frame, 2 * plain.size()),
+      PackedRecords(skipped + frame, plain.size()),
+      PackedRecords(frame.substr(0, frame.size() - 1), plain.size()),
+      PackedRecords(frame, plain.size(), /*leaves=*/3),
+      PackedRecords(Zstd(good), good.size()),    // packed twice
+      PackedRecords(Zstd(zeros), zeros.size()),  // more than 256 times the frame
+      PackedRecords(Zstd(""), 0)};
+  for (size_t i = 0; i < bad.size(); ++i) {
+    ExpectDataLoss(DecodeRecords(AsBytes(bad[i])).status(), StrCat("records ", i));
+    ExpectDataLoss(DecodeRecordsIn(AsBytes(bad[i]), KeysBelow("")).status(), StrCat("in ", i));
   }
 }
 

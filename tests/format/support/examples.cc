@@ -171,6 +171,12 @@ StoreSlot ExamplePartSlot() {
   return slot;
 }
 
+StoreSlot ExampleSlot5() {
+  StoreSlot slot = ExampleSlot();
+  slot.format_version = 5;
+  return slot;
+}
+
 SegmentHeader ExampleSegmentHeader() {
   SegmentHeader header;
   header.store_id = ExampleId(0x10);
@@ -305,6 +311,7 @@ Trailer ExampleTrailer() { return {ExamplePlace(7), 41, 42}; }
 
 StoreSlot ExampleSlot() {
   StoreSlot slot;
+  slot.format_version = 4;
   slot.sequence = 99;
   slot.store_id = ExampleId(0x10);
   slot.clean = true;
@@ -367,6 +374,20 @@ SegmentHeader ExamplePartHeader() {
 }
 
 LossRecord ExampleLoss() { return {41, 43, 1'700'000'000'000'000'000, "offset 8192", false}; }
+
+Commit ExamplePackedCommit() {
+  Commit commit = ExampleCommit();
+  commit.records.clear();
+  for (int layer = 100; layer < 112; ++layer) {
+    LeafRecord record = ExampleArray();
+    KeyPath path = ExamplePath();
+    path.push_back({PathComponent::Type::kKey, 0, StrCat("layer_", layer)});
+    record.key = EncodeLeafKey("params", path).value();
+    record.chunks.front().offset_bytes += 4096 * static_cast<uint64_t>(layer);
+    commit.records.push_back(record);
+  }
+  return commit;
+}
 
 StoreSlot ExampleTipSlot() {
   StoreSlot slot = ExampleSlot();
@@ -452,16 +473,19 @@ std::vector<Golden> MakeGolden() {
       {"catalog_statistics", EncodeCatalog(ExampleStatisticsCatalog()), false},
       {"pushed_step", EncodePushedStep(ExamplePushedStep()), false},
       // So are messages of before taints.
-      {"commit_taint", EncodeCommit(ExampleTaintedCommit()), true},
+      {"commit_taint", EncodeCommit(ExampleTaintedCommit()), false},
       {"catalog_taint", EncodeCatalog(ExampleTaintedCatalog()), true},
       {"meta_taint", EncodeMeta(ExampleTaintMeta()), true},
       {"pushed_step_taint", EncodePushedStep(ExampleTaintedPush()), true},
-      {"commit_verified", EncodeCommit(ExampleVerifiedCommit()), true},
+      {"commit_verified", EncodeCommit(ExampleVerifiedCommit()), false},
       {"catalog_verified", EncodeCatalog(ExampleVerifiedCatalog()), true},
       {"meta_verified", EncodeMeta(ExampleVerifiedMeta()), true},
       {"push_marker", EncodePushMarker(ExamplePushedStep().objects), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},
       {"leaf_key_literal", EncodeLeafKey("params", ExampleLiteralPath()).value(), true},
+      {"slot", std::string(AsText(EncodeSlot(ExampleSlot5()))), true, "v5"},
+      {"commit_packed", EncodeCommit(ExamplePackedCommit()), false, "v5"},
+      {"records_packed", EncodeRecords(ExamplePackedCommit().records), false, "v5"},
   };
   for (const CodecInfo& codec : Codecs()) {
     golden.push_back(

@@ -39,6 +39,8 @@ Catalog ExampleCatalogEntries();
 EpochRecord ExampleEpoch();
 Commit ExampleCommit();
 Commit ExampleStatisticsCommit();
+// With enough leaves to be packed.
+Commit ExamplePackedCommit();
 Catalog ExampleStatisticsCatalog();
 Delete ExampleDelete();
 Meta ExampleMeta();
@@ -50,7 +52,8 @@ Catalog ExampleVerifiedCatalog();
 Meta ExampleVerifiedMeta();
 Footer ExampleFooter();
 Trailer ExampleTrailer();
-StoreSlot ExampleSlot();
+StoreSlot ExampleSlot();   // of format 4
+StoreSlot ExampleSlot5();  // of format 5
 FrameHeader ExampleFrameHeader();
 KeyPath ExamplePath();
 KeyPath ExampleLiteralPath();
