@@ -94,7 +94,7 @@ stepwell_configure() {
   cmake -S "$STEPWELL_ROOT" -B "$build" -G Ninja "${launcher[@]}" \
     -DPython_EXECUTABLE="$STEPWELL_PYTHON" -DPython3_EXECUTABLE="$STEPWELL_PYTHON" \
     -Dnanobind_DIR="$("$STEPWELL_PYTHON" -m nanobind --cmake_dir)" \
-    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 \
     -Wno-dev --no-warn-unused-cli --log-level=NOTICE "$@" >&2
 }
 

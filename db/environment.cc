@@ -72,6 +72,7 @@ Result<Environment> MakeEnvironment(const StoreOptions& options) {
     STEPWELL_ASSIGN_OR_RETURN(environment.reclaim_worker, io::MakeThreadPool(1, "stepwell-recl"));
     STEPWELL_ASSIGN_OR_RETURN(environment.callbacks, CallbackExecutor());
   }
+  environment.steps_before_index = options.steps_before_index;
   environment.clock = io::SystemClock();
   environment.random = Random;
   return environment;

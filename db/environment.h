@@ -33,8 +33,8 @@ struct Environment {
   // Serve from the log alone: RocksDB is not opened. For the simulation, where opening it would
   // take most of the time.
   bool without_index = false;
-  // The texts of up to so many steps are read from their frames sooner than the index is opened.
-  size_t frames_before_index = 32;
+  // StoreOptions::steps_before_index.
+  size_t steps_before_index = 32;
   // Readers make no pins, and nothing else: StoreOptions::untrusted.
   bool without_pins = false;
 

@@ -58,6 +58,8 @@ struct StoreOptions : OpenOptions {
 
   io::DiskKind disk = io::DiskKind::kAuto;
   uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
+  // The index is opened where there are more live steps: of so few, frames are read sooner.
+  size_t steps_before_index = 32;
   // This store is (or, where there is none yet, is to be) this part of a group. Needed to write to
   // a part, and to save parts of steps, on part 0 too.
   std::optional<StoreGroup> group;

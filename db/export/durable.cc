@@ -61,10 +61,6 @@ Status Unknown(const Status& status) {
           status.os_error()};
 }
 
-Status Taken(const std::string& path) {
-  return AlreadyExistsError(StrCat(path, " is there already; delete it, or choose another"));
-}
-
 bool IsTaken(const Status& status) {
   const int error = status.os_error();
   return error == ENOTEMPTY || error == EEXIST || error == ENOTDIR || error == EISDIR;
@@ -86,6 +82,10 @@ Status SyncBelow(io::FileSystem* file_system, const std::string& path, int depth
 }
 
 }  // namespace
+
+Status PathTakenError(const std::string& path) {
+  return AlreadyExistsError(StrCat(path, " is there already; delete it, or choose another"));
+}
 
 Status SyncTree(io::FileSystem* file_system, const std::string& path) {
   return SyncBelow(file_system, path, kDepthMax);
@@ -133,13 +133,13 @@ Status DurableFolder::Place(const std::string& made) {
   Status status;
   for (int i = 0; i < kTries; ++i) {
     STEPWELL_ASSIGN_OR_RETURN(const bool is_there, IsThere(file_system_, path_));
-    if (is_there && !replace_) return Taken(path_);
+    if (is_there && !replace_) return PathTakenError(path_);
     status = is_there ? PlaceInPlaceOf(made) : file_system_->Rename(made, path_);
     if (status.ok()) return status;
     const bool came_or_went = IsTaken(status) || status.code() == StatusCode::kNotFound;
     if (!came_or_went) return status;
   }
-  return IsTaken(status) ? Taken(path_) : status;
+  return IsTaken(status) ? PathTakenError(path_) : status;
 }
 
 void DurableFolder::UndoPlace(const std::string& made) {
@@ -201,9 +201,9 @@ Status WriteDurably(io::FileSystem* file_system, const std::string& path, std::s
 
 Status MoveDurably(io::FileSystem* file_system, const std::string& from, const std::string& to) {
   STEPWELL_ASSIGN_OR_RETURN(const bool is_there, IsThere(file_system, to));
-  if (is_there) return Taken(to);
+  if (is_there) return PathTakenError(to);
   if (Status status = file_system->Rename(from, to); !status.ok()) {
-    return IsTaken(status) ? Taken(to) : status;
+    return IsTaken(status) ? PathTakenError(to) : status;
   }
   Status synced = file_system->SyncDirectory(ParentOf(to));
   if (synced.ok()) synced = file_system->SyncDirectory(ParentOf(from));

@@ -18,6 +18,9 @@
 
 namespace stepwell::db {
 
+// kAlreadyExists, with what to do.
+Status PathTakenError(const std::string& path);
+
 // A directory or file that is being made. One process, and one object in it, at a time.
 class DurableFolder {
  public:

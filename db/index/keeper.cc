@@ -70,9 +70,12 @@ std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, Segm
 
 void IndexKeeper::Note(const LiveSteps::Change& change) {
   if (options_.environment.without_index) return;
+  // Of so few steps the frames are read anyway. A scan finds the rows that differ once it is
+  // opened.
+  const bool few = options_.live->CountNeeding() <= options_.environment.steps_before_index;
   {
     const io::MutexLock lock(&mutex_);
-    if (state_ == State::kGone) return;
+    if (state_ == State::kGone || (state_ == State::kUnused && few)) return;
     for (const auto& killed : change.killed) pending_[killed->record.step] = nullptr;
     if (change.added != nullptr) {
       const bool keep = pending_.size() < kPendingTextsMax;
@@ -264,8 +267,8 @@ std::vector<StepTexts> IndexKeeper::Texts(const LiveSteps::List& steps) {
   std::vector<const LiveStep*> live;
   live.reserve(steps.size());
   for (const auto& step : steps) live.push_back(step.get());
-  const bool by_index = steps.size() > options_.environment.frames_before_index &&
-                        !options_.environment.without_index;
+  const bool by_index =
+      steps.size() > options_.environment.steps_before_index && !options_.environment.without_index;
   std::shared_ptr<Index> index;
   if (by_index) {
     bool closing = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the index behind the log, on the index worker: opens it at the first commit or question,
-// brings it to what is live, follows commits, makes it anew when it is lost or damaged. No commit
-// and no load waits for it.
+// Keeps the index behind the log, on the index worker: opens it when there are steps enough, brings
+// it to what is live, follows commits, makes it anew when it is lost or damaged. No commit and no
+// load waits for it.
 #pragma once
 
 #include <cstdint>

@@ -90,8 +90,7 @@ Result<std::vector<StepTexts>> ReaderStore::Texts(size_t last) {
   const auto& live = view->log->live;
   std::vector<const LiveStep*> steps;
   for (auto it = LastOf(live, last); it != live.end(); ++it) steps.push_back(&it->second);
-  const auto index =
-      steps.size() > source().environment.frames_before_index ? OpenIndex() : nullptr;
+  const auto index = steps.size() > source().environment.steps_before_index ? OpenIndex() : nullptr;
   Status damage;
   auto texts = ReadTexts(steps, *source().files, index.get(), &damage);
   damage.IgnoreError("then the frames were read; its writer makes it anew");

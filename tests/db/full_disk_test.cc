@@ -35,6 +35,7 @@ class FullDiskTest : public ::testing::TestWithParam<std::tuple<FsKind, io::Disk
 
   StoreOptions Options() {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.disk = std::get<1>(GetParam());
     options.codec = CodecPolicy::kRaw;
     options.log = [this](LogLevel, std::string_view text) {

@@ -49,6 +49,7 @@ TEST(IndexStallTest, SavesAndQuestionsGoOn) {
   Stall stall;
   StoppingFileSystem files([&] { stall.Wait(); });
   StoreOptions options;
+  options.steps_before_index = 0;
   options.disk = io::DiskKind::kPosix;
   auto environment = MakeEnvironment(options);
   ASSERT_OK(environment.status());

@@ -59,6 +59,7 @@ class KillTest : public ::testing::TestWithParam<KillCase> {
  protected:
   StoreOptions Options() const {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.disk =
         std::string_view(GetParam().disk) == "uring" ? io::DiskKind::kUring : io::DiskKind::kPosix;
     return options;

@@ -90,6 +90,7 @@ TEST(LifetimeTest, DamagedStoresAreOpenedClosedAndDropped) {
   const std::string whole = dir / "whole";
   const std::vector<LeafSpec> specs = SmallState();
   StoreOptions options;
+  options.steps_before_index = 0;  // an index at any size
   options.keep = {KeepRule::Latest(3)};
   options.segment_bytes = 1 << 20;
   {

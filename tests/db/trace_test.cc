@@ -94,6 +94,7 @@ class TraceTest : public ::testing::TestWithParam<io::DiskKind> {
  protected:
   StoreOptions Options() {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.disk = GetParam();
     options.log = [this](LogLevel level, std::string_view text) {
       const std::lock_guard lock(mutex_);

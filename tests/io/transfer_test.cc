@@ -34,17 +34,13 @@ class FakeFile final : public File {
   const uint32_t alignment_bytes_;
 };
 
-constexpr auto kRead = Op::Kind::kRead;
-constexpr auto kWrite = Op::Kind::kWrite;
-constexpr auto kSync = Op::Kind::kSync;
-
 std::byte* Memory() {
   alignas(4096) static std::byte memory[64 << 10];
   return memory;
 }
 
 TEST(TransferTest, ShortTransfersGoOnAcrossVectors) {
-  for (const Op::Kind kind : {kRead, kWrite}) {
+  for (const Op::Kind kind : {Op::Kind::kRead, Op::Kind::kWrite}) {
     FakeFile file(1);
     TestOp op(kind, &file, 100, {{Memory(), 10}, {Memory() + 50, 0}, {Memory() + 100, 20}});
     Transfer transfer(&op);
@@ -65,13 +61,13 @@ TEST(TransferTest, ShortTransfersGoOnAcrossVectors) {
 }
 
 TEST(TransferTest, InterruptedCallsAreMadeAgain) {
-  for (const Op::Kind kind : {kRead, kWrite, kSync}) {
+  for (const Op::Kind kind : {Op::Kind::kRead, Op::Kind::kWrite, Op::Kind::kSync}) {
     FakeFile file(1);
     TestOp op(kind, &file, 0, {{Memory(), 10}});
     Transfer transfer(&op);
     for (const int os_error : {EINTR, EAGAIN, ECANCELED}) EXPECT_FALSE(transfer.Step(-os_error));
     EXPECT_EQ(transfer.offset_bytes(), 0U);
-    EXPECT_TRUE(transfer.Step(kind == kSync ? 0 : 10));
+    EXPECT_TRUE(transfer.Step(kind == Op::Kind::kSync ? 0 : 10));
     EXPECT_OK(op.status);
     EXPECT_FALSE(file.freeze()->frozen());
   }
@@ -79,7 +75,7 @@ TEST(TransferTest, InterruptedCallsAreMadeAgain) {
 
 TEST(TransferTest, ReadEndsAtTheEndOfTheFile) {
   FakeFile file(1);
-  TestOp op(kRead, &file, 0, {{Memory(), 10}});
+  TestOp op(Op::Kind::kRead, &file, 0, {{Memory(), 10}});
   Transfer transfer(&op);
   EXPECT_FALSE(transfer.Step(3));
   EXPECT_TRUE(transfer.Step(0));
@@ -89,7 +85,7 @@ TEST(TransferTest, ReadEndsAtTheEndOfTheFile) {
 
 TEST(TransferTest, DirectReadThatStopsInsideABlockIsAtTheEnd) {
   FakeFile file(512);
-  TestOp op(kRead, &file, 4096, {{Memory(), 8192}});
+  TestOp op(Op::Kind::kRead, &file, 4096, {{Memory(), 8192}});
   Transfer transfer(&op);
   EXPECT_FALSE(transfer.Step(1024));  // on a block's edge: perhaps there is more
   EXPECT_TRUE(transfer.Step(700));
@@ -99,7 +95,7 @@ TEST(TransferTest, DirectReadThatStopsInsideABlockIsAtTheEnd) {
 
 TEST(TransferTest, DirectWriteGoesOnAtABlocksEdge) {
   FakeFile file(512);
-  TestOp op(kWrite, &file, 4096, {{Memory(), 4096}});
+  TestOp op(Op::Kind::kWrite, &file, 4096, {{Memory(), 4096}});
   Transfer transfer(&op);
   EXPECT_FALSE(transfer.Step(1000));
   EXPECT_EQ(transfer.offset_bytes(), 4096U + 512);
@@ -112,7 +108,7 @@ TEST(TransferTest, DirectWriteGoesOnAtABlocksEdge) {
 TEST(TransferTest, WriteThatGetsNowhereFailsAndFreezes) {
   for (const int64_t moved : {0, 511}) {
     FakeFile file(512);
-    TestOp op(kWrite, &file, 0, {{Memory(), 4096}});
+    TestOp op(Op::Kind::kWrite, &file, 0, {{Memory(), 4096}});
     Transfer transfer(&op);
     EXPECT_TRUE(transfer.Step(moved));
     EXPECT_EQ(op.status.code(), StatusCode::kIoError);
@@ -126,9 +122,10 @@ TEST(TransferTest, WhichFailuresFreeze) {
     int os_error;
     bool freezes;
   };
-  for (const Case& c : {Case{kRead, EIO, false}, Case{kWrite, EIO, true}, Case{kSync, EIO, true},
-                        Case{kWrite, ENOSPC, false}, Case{kWrite, EFBIG, false},
-                        Case{kSync, ENOSPC, true}, Case{kWrite, EINVAL, true}}) {
+  for (const Case& c : {Case{Op::Kind::kRead, EIO, false}, Case{Op::Kind::kWrite, EIO, true},
+                        Case{Op::Kind::kSync, EIO, true}, Case{Op::Kind::kWrite, ENOSPC, false},
+                        Case{Op::Kind::kWrite, EFBIG, false}, Case{Op::Kind::kSync, ENOSPC, true},
+                        Case{Op::Kind::kWrite, EINVAL, true}}) {
     FakeFile file(1);
     TestOp op(c.kind, &file, 0, {{Memory(), 10}});
     Transfer transfer(&op);
@@ -140,7 +137,7 @@ TEST(TransferTest, WhichFailuresFreeze) {
 
 TEST(TransferTest, RestOfAWriteIsNotBegunAfterTheFreeze) {
   FakeFile file(1);
-  TestOp op(kWrite, &file, 0, {{Memory(), 10}});
+  TestOp op(Op::Kind::kWrite, &file, 0, {{Memory(), 10}});
   Transfer transfer(&op);
   EXPECT_FALSE(transfer.Step(4));
   file.freeze()->Trip(InternalError("elsewhere"));
@@ -152,7 +149,7 @@ TEST(TransferTest, RestOfAWriteIsNotBegunAfterTheFreeze) {
 TEST(TransferTest, MoreVectorsThanTheKernelTakesGoInParts) {
   FakeFile file(1);
   std::vector<iovec> vectors(IOV_MAX + 5, iovec{Memory(), 1});
-  TestOp op(kWrite, &file, 0, vectors);
+  TestOp op(Op::Kind::kWrite, &file, 0, vectors);
   Transfer transfer(&op);
   EXPECT_EQ(transfer.vectors().size(), size_t{IOV_MAX});
   EXPECT_FALSE(transfer.Step(IOV_MAX));
@@ -163,7 +160,7 @@ TEST(TransferTest, MoreVectorsThanTheKernelTakesGoInParts) {
 
 TEST(TransferTest, NothingToMoveIsDoneAtOnce) {
   FakeFile file(1);
-  TestOp op(kWrite, &file);
+  TestOp op(Op::Kind::kWrite, &file);
   EXPECT_TRUE(Transfer(&op).EndBeforeCall());
   EXPECT_OK(op.status);
 }

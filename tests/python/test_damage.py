@@ -80,9 +80,12 @@ def test_a_lost_index_comes_back(path):
     import shutil
 
     with stepwell.open(path) as store:
-        for step in range(3):
-            store.save(step, {"x": np.full(100, step)})
+        for step in range(40):  # of fewer there is no index
+            store.save(step, {"x": np.full(100, step)}, metrics={"loss": float(step)})
     shutil.rmtree(path / "index")
     with stepwell.open(path) as store:
-        assert store.steps() == [0, 1, 2]
+        assert store.steps() == [*range(40)]
         assert store.load(1)["x"][0] == 1
+        assert store.best("loss", mode="min") == 0
+        store.save(40, {"x": np.full(100, 40)}).result()
+    assert (path / "index").is_dir()

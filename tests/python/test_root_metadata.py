@@ -128,7 +128,6 @@ def test_the_engine_and_the_program_leave_it_alone(path, tmp_path):
         assert done.returncode == 0, (command, done.stdout, done.stderr)
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
-    shutil.rmtree(copy / "index")
     with stepwell.open(copy) as store:
         assert store.metadata == GIVEN and store.steps() == [28, 29]
 

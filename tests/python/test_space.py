@@ -56,7 +56,7 @@ def fill(store, steps):
 
 
 def small_state(seed: int, leaves: int = 16) -> dict[str, np.ndarray]:
-    """9 KiB; a step of many leaves has a commit frame that with its copy takes more than a block."""
+    """9 KiB."""
     random = np.random.default_rng(seed)
     return {f"leaf{i}": random.standard_normal(9216 // 8 // leaves) for i in range(leaves)}
 
@@ -79,6 +79,16 @@ def test_small_steps_take_at_most_twice_their_data(path, leaves):
                 small_state(step, leaves).values())}})
         store.wait()
     assert disk_use(path) <= 2 * 300 * 9216
+
+
+def test_a_store_of_few_steps_has_no_index(path):
+    for last in (31, 32):
+        with stepwell.open(path) as store:
+            for step in range(len(store), last + 1):
+                store.save(step, step, metrics={"loss": 100.0 - step})
+            store.wait()
+            assert store.best("loss", mode="min") == last
+        assert (Path(path) / "index").exists() == (last == 32)
 
 
 def test_the_ballast_grows_with_the_store_and_shrinks_what_was_larger(path):

@@ -176,6 +176,8 @@ def test_trace(path, tmp_path):
     with stepwell.open(path, trace=file) as store:
         for step in range(3):
             store.save(step, state_of(step, 1_000_000))
+        for step in range(3, 40):  # of fewer steps there is no index
+            store.save(step, step)
     events = json.loads(file.read_text())["traceEvents"]
     threads = {event["tid"]: event["args"]["name"] for event in events
                if event["ph"] == "M" and event["name"] == "thread_name"}

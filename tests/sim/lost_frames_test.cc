@@ -12,7 +12,7 @@
 namespace stepwell::sim {
 namespace {
 
-constexpr char kSlots[] = "/store/STEPWELL";
+constexpr char kSlotFile[] = "/store/STEPWELL";
 
 struct ChainFrame {
   std::string path;
@@ -56,12 +56,12 @@ void Destroy(SimWorld* world, const ChainFrame& frame) {
       ASSERT_TRUE(world->Poke(path, at, AsBytes(zeros)));
     }
   }
-  const std::string slots = *world->Contents(kSlots);
+  const std::string slots = *world->Contents(kSlotFile);
   for (uint64_t at = 0; at < slots.size(); at += format::kSlotBytes) {
     auto slot = format::DecodeSlot(AsBytes(slots).subspan(at, format::kSlotBytes));
     if (!slot.ok() || slot->durable_commit != frame.header.commit) continue;
     slot->tip.clear();
-    ASSERT_TRUE(world->Poke(kSlots, at, format::EncodeSlot(*slot)));
+    ASSERT_TRUE(world->Poke(kSlotFile, at, format::EncodeSlot(*slot)));
   }
 }
 

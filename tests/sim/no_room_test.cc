@@ -17,7 +17,7 @@ Fault NoRoom(const std::string& path, bool forever = true) {
   return {.kind = OpKind::kWrite, .forever = forever, .os_error = ENOSPC, .path_contains = path};
 }
 
-Status SaveSmall(db::Store* store, uint64_t step) {
+Status SaveSeededStep(db::Store* store, uint64_t step) {
   STEPWELL_ASSIGN_OR_RETURN(const db::SaveHandle handle,
                             db::SaveSeeded(store, step, step, SpecsOf(step)));
   return handle.Wait();
@@ -42,7 +42,7 @@ uint64_t SpareBytes(const SimWorld& world) {
 // Saves until there is a spare segment, and takes the ballast away. The next step's number.
 uint64_t SaveUntilThereIsASpare(const std::shared_ptr<SimWorld>& world, db::Store* store) {
   uint64_t step = 0;
-  while (step < 200 && LargestSpare(*world) == 0) EXPECT_OK(SaveSmall(store, step++));
+  while (step < 200 && LargestSpare(*world) == 0) EXPECT_OK(SaveSeededStep(store, step++));
   EXPECT_GT(LargestSpare(*world), 0U);
   EXPECT_OK(SimFileSystem(world).Remove(kStorePath + "/BALLAST"));
   return step;
@@ -57,7 +57,7 @@ TEST(NoRoomTest, AFrameThatIsWrittenAgainHasReachedTheDisk) {
     StoreMachine machine(world, seed);
     auto store = machine.Open({});
     ASSERT_OK(store.status());
-    for (uint64_t step = 0; step < 3; ++step) ASSERT_OK(SaveSmall(store->get(), step));
+    for (uint64_t step = 0; step < 3; ++step) ASSERT_OK(SaveSeededStep(store->get(), step));
     Fault fault = NoRoom(".seg", /*forever=*/false);
     fault.effect = Fault::Effect::kDoAndFail;
     world->AddFault(fault);
@@ -88,7 +88,7 @@ TEST(NoRoomTest, SparesGiveWayToAFrame) {
   const uint64_t step = SaveUntilThereIsASpare(world, store->get());
   world->AddFault(NoRoom(".seg", /*forever=*/false));
   EXPECT_OK((*store)->Delete(std::vector<uint64_t>{step - 1}));
-  EXPECT_OK(SaveSmall(store->get(), step));
+  EXPECT_OK(SaveSeededStep(store->get(), step));
 }
 
 TEST(NoRoomTest, SparesGiveWayToTheSlot) {
@@ -157,7 +157,7 @@ TEST(NoRoomTest, AReclaimThatCannotWriteTheSlotSaysSoAndErasesNothing) {
   StoreMachine machine(world, 5);
   auto store = machine.Open({.segment_bytes = uint64_t{4} << 20});
   ASSERT_OK(store.status());
-  for (uint64_t step = 0; step < 40; ++step) ASSERT_OK(SaveSmall(store->get(), step));
+  for (uint64_t step = 0; step < 40; ++step) ASSERT_OK(SaveSeededStep(store->get(), step));
   std::vector<uint64_t> dead(39);
   std::iota(dead.begin(), dead.end(), 0);
   ASSERT_OK((*store)->Delete(dead));
@@ -232,7 +232,7 @@ TEST(NoRoomTest, AReaderDoesNotGoBackWhileAWriterOpens) {
     ASSERT_OK(store.status());
     const bool is_full = seed % 2 == 0;
     if (is_full) before->AddFault(NoRoom("/STEPWELL"));
-    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_OK(SaveSmall(store->get(), step));
+    for (uint64_t step = 0; step < kSteps; ++step) ASSERT_OK(SaveSeededStep(store->get(), step));
     const auto world =
         is_full ? before->CrashImageProcessKill(seed) : OldSlotImageOf(*before, seed);
     StoreMachine readers(world, seed + 10);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "db/export/durable.h"
 #include "db/layout.h"
 #include "db/log/lock.h"
 #include "format/orbax/orbax_files.h"
@@ -55,10 +56,6 @@ Status CheckName(const std::string& path) {
   if (name.find(kMark) == std::string_view::npos) return OkStatus();
   return InvalidArgumentError(
       StrCat(path, ": Orbax takes a name with \"", kMark, "\" for a save that was not finished"));
-}
-
-Status Taken(const std::string& path) {
-  return AlreadyExistsError(StrCat(path, " is there already; delete it, or choose another"));
 }
 
 Status Busy(const std::string& path) {
@@ -166,7 +163,7 @@ bool ExportFolder::IsClaimed(io::FileSystem* file_system, const std::string& tem
 Status ExportFolder::CheckFree() const {
   if (!options_.old_goes_to.empty() || options_.may_be_there) return OkStatus();
   const auto there = file_system_->Stat(path_);
-  if (there.ok()) return Taken(path_);
+  if (there.ok()) return PathTakenError(path_);
   if (there.status().code() != StatusCode::kNotFound) return there.status();
   // A symbolic link to nothing. Where the directory cannot be listed the rename notices, as it does
   // in a view, whose many steps would make each look longer.
@@ -174,7 +171,7 @@ Status ExportFolder::CheckFree() const {
   const auto names = file_system_->List(parent_);
   const std::string_view name = std::string_view(path_).substr(path_.rfind('/') + 1);
   const bool is_link = names.ok() && std::find(names->begin(), names->end(), name) != names->end();
-  return is_link ? Taken(path_) : OkStatus();
+  return is_link ? PathTakenError(path_) : OkStatus();
 }
 
 // Takes over a temporary directory that is there, and empties it unless its claim is held. An empty
@@ -307,7 +304,7 @@ Status ExportFolder::MoveIntoPlace() {
   const Status renamed = file_system_->Rename(temporary_, path_);
   const int error = renamed.os_error();
   if (!renamed.ok() && error != ENOTEMPTY && error != EEXIST && error != ENOTDIR) return renamed;
-  if (!renamed.ok()) return Taken(path_);
+  if (!renamed.ok()) return PathTakenError(path_);
   committed_ = true;
   return OkStatus();
 }
@@ -362,7 +359,7 @@ ExportTemporary::~ExportTemporary() {
 
 Status ExportTemporary::CheckFree() const {
   const auto there = file_system_->Stat(path_);
-  if (there.ok()) return Taken(path_);
+  if (there.ok()) return PathTakenError(path_);
   return there.status().code() == StatusCode::kNotFound ? OkStatus() : there.status();
 }
 
@@ -396,7 +393,7 @@ Status ExportTemporary::MoveIntoPlace() const {
     file_system_->Remove(temporary_).IgnoreError("it is complete; the name goes with the next one");
     return OkStatus();
   }
-  if (linked.code() == StatusCode::kAlreadyExists) return Taken(path_);
+  if (linked.code() == StatusCode::kAlreadyExists) return PathTakenError(path_);
   STEPWELL_RETURN_IF_ERROR(CheckFree());
   return file_system_->Rename(temporary_, path_);
 }

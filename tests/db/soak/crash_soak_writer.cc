@@ -165,6 +165,7 @@ StoreOptions SoakOptions(uint64_t seed) {
   options.segment_bytes = seed % 3 == 0 ? 256 << 10 : 4 << 20;
   options.staging_bytes = 32 << 20;
   options.threads = 2;
+  if (seed % 2 == 0) options.steps_before_index = 0;  // an index at any size
   return options;
 }
 

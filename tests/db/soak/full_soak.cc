@@ -62,6 +62,7 @@ class Level {
  private:
   StoreOptions Options() const {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.codec = CodecPolicy::kRaw;
     options.segment_bytes = 1 << 20;
     options.staging_bytes = 32 << 20;

@@ -98,6 +98,7 @@ class Cycles {
 
   Status Use(const std::string& path, io::DiskKind disk, bool healthy) {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.disk = disk;
     options.segment_bytes = 256 << 10;
     options.staging_bytes = 32 << 20;

@@ -138,6 +138,7 @@ inline StoreOptions PosixOptions() {
   StoreOptions options;
   options.disk = io::DiskKind::kPosix;
   options.threads = 1;
+  options.steps_before_index = 0;  // so that there is one to damage
   return options;
 }
 

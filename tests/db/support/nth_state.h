@@ -24,6 +24,7 @@ inline std::vector<LeafSpec> Leaves() {
 
 inline StoreOptions OptionsOf(io::DiskKind disk) {
   StoreOptions options;
+  options.steps_before_index = 0;  // an index at any size
   options.disk = disk;
   options.segment_bytes = 256 << 10;  // a few steps
   options.staging_bytes = 32 << 20;

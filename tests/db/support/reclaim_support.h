@@ -76,6 +76,7 @@ class ReclaimTest : public ::testing::Test {
 
   StoreOptions Options() {
     StoreOptions options;
+    options.steps_before_index = 0;  // an index at any size
     options.codec = CodecPolicy::kRaw;
     options.segment_bytes = 4 << 20;  // about four steps
     options.log = [this](LogLevel, std::string_view text) {

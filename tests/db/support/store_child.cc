@@ -64,6 +64,7 @@ int Fail(const Status& status) {
 
 StoreOptions Options(const std::string& disk) {
   StoreOptions options;
+  options.steps_before_index = 0;  // an index at any size
   options.disk = disk == "uring"   ? io::DiskKind::kUring
                  : disk == "posix" ? io::DiskKind::kPosix
                                    : io::DiskKind::kAuto;
