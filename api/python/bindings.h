@@ -13,6 +13,7 @@ void BindEvents(nanobind::module_& m);
 void BindExport(nanobind::module_& m);
 void BindGroup(nanobind::module_& m);
 void BindImport(nanobind::module_& m);
+void BindMatched(nanobind::module_& m);
 void BindOverTime(nanobind::module_& m);
 void BindPaths(nanobind::module_& m);
 void BindReader(nanobind::module_& m);

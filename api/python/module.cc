@@ -356,6 +356,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindRows(m);
   sp::BindRecords(m);
   sp::BindTree(m);
+  sp::BindMatched(m);
   sp::BindImport(m);
   sp::BindView(m);
   sp::BindWatch(m);

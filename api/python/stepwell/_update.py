@@ -15,6 +15,7 @@ from ._load.commit import commit_of, means
 from ._load.device_placement import (Box, Boxes, Slot, Target, copies_of, place, read_slots,
                                      same)
 from ._load.like import Fit, Matcher, is_abstract
+from ._load.plans import build
 from ._load.source import Source
 from ._pytree.records import ARRAY, PathLike
 from ._pytree.tree import check_called
@@ -88,6 +89,8 @@ def _since(store: OpenStore, step: SupportsIndex) -> Source:
 
 class _LeafMatcher(Matcher):
     """A Matcher that also keeps the leaf of each slot."""
+
+    at_once = False
 
     def __init__(self, tree: StepTree, step: int) -> None:
         super().__init__(tree, step, Fit())
@@ -177,14 +180,15 @@ class _Update:
             else:
                 values[i] = value
         with paused():
-            built = matcher.finish(plan, [values[i] for i in range(len(slots))])
+            states: list[Callable[[], Callable[[], object]]] = []
+            built = build(plan, [values[i] for i in range(len(slots))], states)
 
         def write() -> Callable[[], object]:
             in_place.apply()
             _copy_all(late)
             return lambda: None
 
-        self._all.afterwards += [*matcher.states, write]
+        self._all.afterwards += [*states, write]
         return built
 
     def _plan(self, matcher: _LeafMatcher, tree: Any) -> Any:

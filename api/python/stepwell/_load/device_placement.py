@@ -234,6 +234,8 @@ class _Request(NamedTuple):
 def read_slots(source: Source, slots: list[Slot], progress: Progress | None = None) -> list[Any]:
     """The slots' values, read and placed. `progress` is called after each batch."""
     layouts = _Layouts()
+    if progress is None and _are_whole(slots, layouts):
+        return _read_whole(source, slots)
     with paused():
         records = source.records
         requests = [_request(records[slot.number], slot, layouts) for slot in slots]
@@ -264,6 +266,43 @@ def read_slots(source: Source, slots: list[Slot], progress: Progress | None = No
     return values
 
 
+def _are_whole(slots: list[Slot], layouts: _Layouts) -> bool:
+    """Returns true if each leaf is read whole into memory that it then has, of whichever node."""
+    targets = {id(slot.target): slot.target for slot in slots}
+    return not any([isinstance(slot.convert, Cast) for slot in slots]) and all(
+        [target is None or _is_whole(target, layouts) for target in targets.values()])
+
+
+def _is_whole(target: Target, layouts: _Layouts) -> bool:
+    if _is_copied(target):
+        return False
+    if target.sharding is None:
+        return layouts.default_node == ANY
+    return _is_on_one_device(target.sharding) and all(
+        node_of(device) == ANY for device in target.sharding.device_set)
+
+
+def _read_whole(source: Source, slots: list[Slot]) -> list[Any]:
+    """read_slots of slots that _are_whole: these may be many and small."""
+    with paused():
+        wanted = _stepwell.whole_leaves([slot.number for slot in slots])
+    values: list[Any] = []
+    total = LoadStats()
+    for raws, stats in source.read_batches([wanted] if wanted else []):
+        total += stats  # raws: none where only other processes have more
+        values += [raw if slot.convert is same else slot.convert(raw)
+                   for raw, slot in zip(raws, slots, strict=bool(raws))]
+    with paused():
+        targets = [(number, slot.target) for number, slot in enumerate(slots) if slot.target]
+        if targets:
+            arrays = _put([values[number] for number, _ in targets],
+                          [target for _, target in targets])
+            for (number, _), array in zip(targets, arrays, strict=True):
+                values[number] = array
+    source.account(total)
+    return values
+
+
 def _request(record: Record, slot: Slot, layouts: _Layouts) -> _Request:
     target = slot.target
     if target is None or record.kind != ARRAY:
@@ -282,7 +321,9 @@ def _request(record: Record, slot: Slot, layouts: _Layouts) -> _Request:
 
 def _batches(requests: list[_Request]) -> list[list[_Request]]:
     total = sum([request.nbytes for request in requests])
-    if total <= BATCH_BYTES or not any(map(_is_copied, requests)):
+    if total <= BATCH_BYTES or not any(
+            [isinstance(request.slot.convert, Cast) or _is_copied(request.slot.target)
+             for request in requests]):
         return [requests] if requests else []
     return in_batches(requests, lambda request: request.nbytes, BATCH_BYTES)
 
@@ -291,11 +332,8 @@ def _reported(requests: list[_Request]) -> list[list[_Request]]:
     return in_batches(requests, lambda request: request.nbytes, REPORT_BYTES) if requests else []
 
 
-def _is_copied(request: _Request) -> bool:
-    """Returns true if the memory that was read is not the memory that the array has in the end."""
-    target = request.slot.target
-    if isinstance(request.slot.convert, Cast):
-        return True
+def _is_copied(target: Target | None) -> bool:
+    """Returns true if the memory that is read is not the memory that the array has in the end."""
     if target is None:
         return False
     if target.sharding is None:
@@ -325,22 +363,73 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
             assert target is not None
             here = {box[:len(target.shape)]: _converted(slot, next(parts), node, box)
                     for box, node in zip(boxes, nodes, strict=True)}
-            values.append(_sharded(target, here, layouts))
+            values.append(_typed(_sharded(target, here, layouts), target))
             continue
         value = _converted(slot, next(parts), nodes[0])
         if target is not None:
             if target.sharding is None or _is_on_one_device(target.sharding):
                 whole.append(number)
             else:  # a Python value
-                value = _sharded(target, {(): value}, layouts)
+                value = _typed(_sharded(target, {(): value}, layouts), target)
         values.append(value)
     if whole:
-        arrays = sys.modules["jax"].device_put([values[i] for i in whole],
-                                               [_for_data(batch[i].slot.target) for i in whole])
+        targets = [cast(Target, batch[i].slot.target) for i in whole]
+        arrays = _put([values[i] for i in whole], targets)
         for i, array in zip(whole, arrays, strict=True):
             values[i] = array
-    return [value if slot.target is None else _typed(value, slot.target)
-            for value, (slot, *_) in zip(values, batch, strict=True)]
+    return values
+
+
+def _put(values: list[Any], targets: list[Target]) -> list[Any]:
+    """Arrays on one device each. `jax.device_put` takes 20 µs for each however many it is given, so
+    it puts one of those that are alike, and the others are made as that one was."""
+    groups: dict[Target, list[int]] = {}
+    group, last = [], None
+    for number, target in enumerate(targets):
+        if target is not last:
+            group, last = groups.setdefault(target, []), target
+        group.append(number)
+    arrays: list[Any] = [None] * len(values)
+    _put_each([numbers[0] for numbers in groups.values()], values, targets, arrays)
+    again = _batched_device_put()
+    rest: list[int] = []
+    for one, *others in groups.values():
+        model = arrays[one]
+        if again is None or not others:
+            rest += others
+            continue
+        aval, sharding, committed = model.aval, model.sharding, model.committed
+        dtype, shape, devices = model.dtype, model.shape, list(model.devices())
+        for number in others:
+            value = values[number]
+            # Others are keys, or of a 64-bit type that JAX has another in the place of.
+            if value.dtype == dtype and value.shape == shape:
+                arrays[number] = again(aval, sharding, [value], devices, committed)
+            else:
+                rest.append(number)
+    _put_each(rest, values, targets, arrays)
+    return arrays
+
+
+def _put_each(numbers: list[int], values: list[Any], targets: list[Target], arrays: list[Any]
+              ) -> None:
+    """Puts these of the values on their devices, into `arrays`."""
+    made = sys.modules["jax"].device_put([values[i] for i in numbers],
+                                         [_for_data(targets[i]) for i in numbers])
+    for number, array in zip(numbers, made, strict=True):
+        arrays[number] = _typed(array, targets[number])
+
+
+@functools.cache
+def _batched_device_put() -> Callable[..., Any] | None:
+    """What JAX itself makes an array of host memory with, given what it is to be. There is no
+    public way to it; None without it."""
+    try:
+        from jax._src.interpreters.pxla import batched_device_put
+    except ImportError:
+        return None
+    put: Callable[..., Any] = batched_device_put
+    return put
 
 
 def _converted(slot: Slot, raw: Any, numa_node: int, box: Box = ()) -> Any:

@@ -20,19 +20,20 @@ from .._pytree.objects import is_stateful
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import (ATTRIBUTE, DEPTH_MAX, OBJECT, TRANSPARENT, Component, Opened,
                             TooDeepError, is_array_like, is_inside_equinox, is_static, open_node,
-                            path_text, rebuild, type_name)
+                            path_text, type_name)
 from .._runtime.arguments import Progress
 from .._runtime.gc_pause import paused
-from .._stepwell import Record, StepTree, ValueType, decode_value
+from .._stepwell import Matched, Record, StepTree, ValueType, decode_value, match_exactly
 from .._text import LISTED_MAX, with_article
 from ..errors import (AmbiguousPathError, Mismatch, MismatchError, MismatchKind,
                       UnsupportedLeafError)
 from .casts import Casting
 from .device_placement import Canonical, Slot, Target, cast_to, read_slots, same
+from .plans import AsStored, Container, Keep, build
 from .scalars import KINDS, FromValue, ToValue, kind_of
 from .source import Source
 from .specs import concrete, jax_here, mesh_text, why_not_split
-from .stateful import State, plan_state
+from .stateful import plan_state
 from .wanted import VALUE_TYPES, value_type_of, wanted_text
 
 # An attribute of an enum takes a quarter of a microsecond, for each leaf.
@@ -40,21 +41,8 @@ _BYTES, _NONE, _PRNG_KEY = ValueType.BYTES, ValueType.NONE, ValueType.PRNG_KEY
 
 Path = tuple[Component, ...]
 
+_PLAIN = (dict, list, tuple)
 _LEAF_TYPES = {kind for kind, _ in VALUE_TYPES} | {type(None), np.ndarray}
-
-
-class _Plan(NamedTuple):
-    """A container of `like` with what stands in it."""
-
-    node: Any
-    opened: Opened
-    children: list[Any]  # _Plan, int (the number of a slot), _Keep or State
-
-
-class _Keep(NamedTuple):
-    """A leaf that is taken from `like` as it is."""
-
-    leaf: Any
 
 
 class Fit(NamedTuple):
@@ -75,14 +63,14 @@ class Fit(NamedTuple):
 class Matcher:
     """Plans one load with `like`."""
 
+    at_once = True  # whether leaves that are just as stored need no look at each
+
     def __init__(self, tree: StepTree, step: int, fit: Fit) -> None:
         self.tree = tree
-        self.records = tree.records
         self._origins = tree.origins
         self.step = step
         self.fit = fit
         self.slots: list[Slot] = []
-        self.states: list[Callable[[], Callable[[], object]]] = []  # each sets an object's state
         self.mismatches: list[Mismatch] = []
         self._unsupported: list[tuple[str, str]] = []
         self._castable = False  # whether `cast` would let one of the mismatches through
@@ -91,6 +79,13 @@ class Matcher:
         # The dtype that JAX gives to data of one: 64-bit types become 32-bit without x64.
         self._canonical: Any = self._jax and functools.cache(self._jax.dtypes.canonicalize_dtype)
         self._why_not_split = functools.cache(why_not_split)
+        # Those of jax arrays that fitted as they are stored, by what `like` says of them.
+        self._targets: dict[Any, Target] = {}
+        self._jax_types: set[type] = set()
+
+    @functools.cached_property
+    def records(self) -> list[Record]:
+        return self.tree.records
 
     def plan(self, like: Any, number: int) -> Any:
         try:
@@ -152,22 +147,25 @@ class Matcher:
         return "; ".join(hints)
 
     def _bad(self, path: Path, message: str, kind: MismatchKind = "structure",
-             nearest: str | None = None) -> _Keep:
+             nearest: str | None = None) -> Keep:
         self.mismatches.append(Mismatch(path_text(path), message, kind, nearest))
-        return _Keep(None)
+        return Keep(None)
 
     # ---- structure ----
 
     def _match(self, like: Any, number: int, path: Path, in_equinox: bool) -> Any:
         if like is ...:
-            return _Keep(like)
+            return Keep(like)
+        if self.at_once and type(like) in _PLAIN and (
+                matched := match_exactly(self.tree, like, number)):
+            return self._match_others(matched, number, path, in_equinox)
         opened = self._open(like, path)
         if opened is None:
             return self._match_leaf(like, number, path, in_equinox)
         if opened.kind == TRANSPARENT:
             ((_, value),) = opened.children
             inside = self.tree.value_of(number, has_value=_has_value(value))
-            return _Plan(like, opened, [self._match(value, inside, path, in_equinox)])
+            return Container(like, opened, [self._match(value, inside, path, in_equinox)])
         if not self.tree.is_node(number):
             return self._match_leafless(like, number, path, in_equinox) or self._bad(
                 path, f"stored {self.tree.describe(number)}, "
@@ -204,7 +202,18 @@ class Matcher:
                         self._bad((*path, *below_leaf),
                                   f"stored {self.tree.describe(leaf)}, not in `like`",
                                   "unexpected")
-        return _Plan(like, opened, plans)
+        return Container(like, opened, plans)
+
+    def _match_others(self, matched: Matched, number: int, path: Path, in_equinox: bool) -> Any:
+        first = len(self.slots)
+        self.slots += [Slot(self._origin(leaf), same) for leaf in matched.leaves]
+        end = len(self.slots)
+        plans: list[Any] = []
+        for like, at in matched.others:
+            slot = self._slot_alike(like, at)
+            plans.append(slot if slot is not None else self._match(
+                like, at, (*path, *self.tree.components(at, number)), in_equinox))
+        return AsStored(matched, first, end, plans)
 
     def _open(self, like: Any, path: Path) -> Opened | None:
         """Opens a node as open_node does. Notes a key that cannot be stored: such a node has no
@@ -228,25 +237,25 @@ class Matcher:
         """Something of `like` that is not stored: fine for what `save` leaves out, too. `near`
         tells what may be meant."""
         if like is ...:
-            return _Keep(like)
+            return Keep(like)
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
         opened = self._open(like, path)
         if opened is not None:
             if opened.kind == TRANSPARENT:
-                return _Plan(like, opened, [self._match_missing(child, path, in_equinox, near)
+                return Container(like, opened, [self._match_missing(child, path, in_equinox, near)
                                             for _, child in opened.children])
             in_equinox = in_equinox or is_inside_equinox(like)
-            return _Plan(like, opened, [
+            return Container(like, opened, [
                 self._match_missing(child, (*path, component), in_equinox, near)
                 for component, child in opened.children])
         if like is None:
-            return _Keep(None)
+            return Keep(None)
         if not self._is_leaf(like) and not is_array_like(like) and is_static(like, in_equinox):
-            return _Keep(like)
+            return Keep(like)
         if self.fit.missing:
             if not is_abstract(like):
-                return _Keep(like)
+                return Keep(like)
             return self._bad(path, f"missing in the store, and `like` has no value for "
                                    f"{wanted_text(like)}; give it an array to take", "missing")
         listed = len(self.mismatches) < LISTED_MAX  # or it takes n² time
@@ -294,13 +303,13 @@ class Matcher:
                           + (": call it?" if callable(like) else ""))
             else:
                 self._unsupported.append((path_text(path), f"a leaf of type {type_name(like)}"))
-                return _Keep(None)
+                return Keep(None)
         if like is None:
             leafless = self._match_leafless(like, number, path, in_equinox)
             if leafless is not None:
                 return leafless
             if self.fit.unexpected:
-                return _Keep(None)
+                return Keep(None)
         elif self.fit.missing and self._is_none(number):
             return self._match_missing(like, path, in_equinox)
         if self.tree.is_node(number) or like is None:
@@ -324,7 +333,7 @@ class Matcher:
         self.slots.append(Slot(self._origin(number), convert, target))
         return len(self.slots) - 1
 
-    def _wrong(self, like: Any, number: int, path: Path) -> _Keep:
+    def _wrong(self, like: Any, number: int, path: Path) -> Keep:
         if not (self.fit.cast or self._castable):
             trial = Matcher(self.tree, self.step, self.fit._replace(cast=True))
             trial._match_leaf(like, number, path, False)
@@ -419,10 +428,7 @@ class Matcher:
 
     def _place(self, like: Any, number: int, path: Path, dtype: Any, convert: Callable[[Any], Any],
                weak: bool, prng_impl: str) -> Any:
-        sharding = getattr(like, "sharding", None)
-        if getattr(like, "committed", True) is False:
-            sharding = None
-        sharding = self.fit.shardings.get(self._origin(number), sharding)
+        sharding = self.fit.shardings.get(self._origin(number), self._sharding_of(like))
         shape = tuple(like.shape)
         if sharding is not None:
             abstract, sharding = sharding, concrete(sharding)
@@ -434,7 +440,29 @@ class Matcher:
             why = self._why_not_split(shape, sharding)
             if why:
                 return self._bad(path, f"stored {self.tree.describe(number)}: {why}", "sharding")
-        return self._slot(number, convert, Target(shape, dtype, sharding, weak, prng_impl))
+        target = Target(shape, dtype, sharding, weak, prng_impl)
+        if convert is same and not prng_impl and not self.fit.shardings and isinstance(
+                like, (self._jax.Array, self._jax.ShapeDtypeStruct)):
+            self._jax_types.add(type(like))
+            self._targets[shape, dtype, weak, self._sharding_of(like)] = target
+        return self._slot(number, convert, target)
+
+    def _slot_alike(self, like: Any, number: int) -> int | None:
+        """The slot of a jax array that is as stored, and like one before it; else None."""
+        if type(like) not in self._jax_types:
+            return None
+        target = self._targets.get((like.shape, like.dtype, like.weak_type,
+                                    self._sharding_of(like)))
+        record = self.records[number]
+        if target is None or record.shape != target.shape or record.kind != ARRAY or (
+                record.dtype != target.dtype or record.value_type == _PRNG_KEY):
+            return None
+        return self._slot(number, same, target)
+
+    @staticmethod
+    def _sharding_of(like: Any) -> Any:
+        committed = getattr(like, "committed", True) is not False
+        return getattr(like, "sharding", None) if committed else None
 
     def _to_key(self, like: Any, number: int, record: Record, path: Path) -> Any:
         jax = self._jax
@@ -447,20 +475,6 @@ class Matcher:
             return self._wrong(like, number, path)
         return self._place(like, number, path, like.dtype, same, False, impl)
 
-    # ---- after reading ----
-
-    def finish(self, plan: Any, values: list[Any]) -> Any:
-        """`values`: of the slots."""
-        if type(plan) is int:
-            return values[plan]
-        if isinstance(plan, _Keep):
-            return plan.leaf
-        if isinstance(plan, State):
-            self.states.append(functools.partial(plan.set, values))
-            return plan.leaf
-        return rebuild(plan.node, plan.opened,
-                       [self.finish(child, values) for child in plan.children])
-
 
 def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
               tree: StepTree | None = None, progress: Progress | None = None) -> list[Any]:
@@ -471,8 +485,7 @@ def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
         plans = [matcher.plan(like, number) for like, number in wanted]
     values = read_slots(source, matcher.slots, progress)
     with paused():
-        loaded = [matcher.finish(plan, values) for plan in plans]
-    source.afterwards += matcher.states
+        loaded = [build(plan, values, source.afterwards) for plan in plans]
     return loaded
 
 
