@@ -25,7 +25,10 @@ def _arrays(make: Any) -> dict[str, Any]:
     nans = np.array([0x7FC01234, 0xFF801234, 0x80000000, 1], np.uint32).view(np.float32)
     kinds = {"f4": nans, "bf16": np.arange(4).astype(ml_dtypes.bfloat16), "bool": np.ones(4, bool),
              "int4": np.arange(4).astype(ml_dtypes.int4), "none": np.zeros((0, 3), np.int32),
-             "scalar": np.array(2.5, np.float32), "u1": np.arange(6, dtype=np.uint8).reshape(2, 3),
+             "scalar": np.array(2.5, np.float32),
+             "bf0": np.array(3, ml_dtypes.bfloat16), "bfnone": np.ones((2, 0), ml_dtypes.bfloat16),
+             "bf3": np.array([0x7FC1, 0xFF81, 0x8000, 1] * 6, np.uint16).reshape(2, 3, 4).view(
+                 ml_dtypes.bfloat16), "u1": np.arange(6, dtype=np.uint8).reshape(2, 3),
              "f8": np.arange(3, dtype=np.float32)[::-1].copy()}
     return {f"{name}{i}": make(value) for i in (2, 0, 1) for name, value in kinds.items()}
 
@@ -70,8 +73,8 @@ def test_one_leaf_that_differs(store, change, message):
 
 
 def test_keys_of_every_kind(store):
-    state: dict[Any, Any] = {True: np.zeros(2), 2: np.ones(2), "2": np.ones(2) * 3, "\udc80": np.zeros(1),
-                             (1, "a"): np.ones(2) * 4, 2**70: np.ones(2) * 5}
+    state: dict[Any, Any] = {True: np.zeros(2), 2: np.ones(2), "2": np.ones(2) * 3,
+                             "\udc80": np.zeros(1), (1, "a"): np.ones(2) * 4, 2**70: np.ones(2) * 5}
     store.save(0, state).result()
     loaded = store.load(0, like=state)
     assert [type(name) for name in loaded] == [type(name) for name in state]
