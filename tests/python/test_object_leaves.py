@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Any
 
@@ -130,8 +131,9 @@ def test_numpys_random_generators_are_saved_as_their_state(store, tmp_path, kind
 
 
 def test_set_state_is_called_only_when_everything_was_loaded(store, monkeypatch):
-    store.save(1, {"data": Iterator(1), "x": np.ones(2), "y": Iterator(2)}).result()
-    fresh = {"data": Iterator(0), "x": np.zeros(3), "y": Iterator(0)}
+    last = collections.OrderedDict(a=np.ones(1))  # it is built behind the others
+    store.save(1, {"data": Iterator(1), "x": np.ones(2), "y": Iterator(2), "z": last}).result()
+    fresh = {"data": Iterator(0), "x": np.zeros(3), "y": Iterator(0), "z": last}
     with pytest.raises(stepwell.MismatchError):
         store.load(1, like=fresh)
     fresh["x"] = np.zeros(2)
@@ -144,7 +146,7 @@ def test_set_state_is_called_only_when_everything_was_loaded(store, monkeypatch)
         with pytest.raises(stepwell.CorruptionError):
             store.load(1, like=fresh)
     with monkeypatch.context() as patched:
-        patched.setattr(stepwell._load.like, "rebuild", fails)
+        patched.setattr(stepwell._load.plans, "rebuild", fails)
         with pytest.raises(stepwell.CorruptionError):
             store.load(1, like=fresh)
     assert (fresh["data"].calls, fresh["y"].calls) == (0, 0)

@@ -205,15 +205,14 @@ class Matcher:
         return Container(like, opened, plans)
 
     def _match_others(self, matched: Matched, number: int, path: Path, in_equinox: bool) -> Any:
-        first = len(self.slots)
-        self.slots += [Slot(self._origin(leaf), same) for leaf in matched.leaves]
-        end = len(self.slots)
+        first, leaves = len(self.slots), matched.leaves
+        self.slots += [Slot(self._origin(leaf), same) for leaf in leaves]
         plans: list[Any] = []
         for like, at in matched.others:
             slot = self._slot_alike(like, at)
             plans.append(slot if slot is not None else self._match(
                 like, at, (*path, *self.tree.components(at, number)), in_equinox))
-        return AsStored(matched, first, end, plans)
+        return AsStored(matched, first, first + len(leaves), plans)
 
     def _open(self, like: Any, path: Path) -> Opened | None:
         """Opens a node as open_node does. Notes a key that cannot be stored: such a node has no
@@ -484,8 +483,10 @@ def load_like(source: Source, wanted: Iterable[tuple[Any, int]], fit: Fit,
         matcher = Matcher(tree or source.tree, source.step, fit)
         plans = [matcher.plan(like, number) for like, number in wanted]
     values = read_slots(source, matcher.slots, progress)
+    states: list[Callable[[], Callable[[], object]]] = []
     with paused():
-        loaded = [build(plan, values, source.afterwards) for plan in plans]
+        loaded = [build(plan, values, states) for plan in plans]
+    source.afterwards += states
     return loaded
 
 

@@ -36,19 +36,18 @@ class Keep(NamedTuple):
     leaf: Any
 
 
-def build(plan: Any, values: list[Any], afterwards: list[Callable[[], Callable[[], object]]]
-          ) -> Any:
-    """`values`: of the slots. What sets the state of an object goes to `afterwards`."""
+def build(plan: Any, values: list[Any], states: list[Callable[[], Callable[[], object]]]) -> Any:
+    """`values`: of the slots. What sets the state of an object goes to `states`."""
     if type(plan) is int:
         return values[plan]
     if isinstance(plan, AsStored):
-        others = [values[each] if type(each) is int else build(each, values, afterwards)
+        others = [values[each] if type(each) is int else build(each, values, states)
                   for each in plan.others]
         return plan.matched.build(values[plan.first:plan.end], others)
     if isinstance(plan, Keep):
         return plan.leaf
     if isinstance(plan, State):
-        afterwards.append(functools.partial(plan.set, values))
+        states.append(functools.partial(plan.set, values))
         return plan.leaf
     return rebuild(plan.node, plan.opened,
-                   [build(child, values, afterwards) for child in plan.children])
+                   [build(child, values, states) for child in plan.children])
