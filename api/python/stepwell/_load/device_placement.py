@@ -14,6 +14,7 @@ devices: three batches, or leaves larger than that, are the most host memory in 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -403,10 +404,14 @@ def _put(values: list[Any], targets: list[Target]) -> list[Any]:
         for number in others:
             value = values[number]
             # Others are keys, or of a 64-bit type that JAX has another in the place of.
+            made = None
             if value.dtype == dtype and value.shape == shape:
-                arrays[number] = again(aval, sharding, [value], devices, committed)
-            else:
+                with contextlib.suppress(TypeError, AttributeError):  # as other versions may have it
+                    made = again(aval, sharding, [value], devices, committed)
+            if made is None:
                 rest.append(number)
+            else:
+                arrays[number] = made
     _put_each(rest, values, targets, arrays)
     return arrays
 
