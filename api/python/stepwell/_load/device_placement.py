@@ -406,7 +406,7 @@ def _put(values: list[Any], targets: list[Target]) -> list[Any]:
             # Others are keys, or of a 64-bit type that JAX has another in the place of.
             made = None
             if value.dtype == dtype and value.shape == shape:
-                with contextlib.suppress(TypeError, AttributeError):  # as other versions may have it
+                with contextlib.suppress(TypeError, AttributeError):  # of another JAX
                     made = again(aval, sharding, [value], devices, committed)
             if made is None:
                 rest.append(number)
