@@ -13,7 +13,7 @@
 namespace stepwell::db {
 namespace {
 
-constexpr uint64_t kSteps = 120;
+constexpr uint64_t kSaved = 120;
 
 // The index worker's changes wait while `stalled`.
 struct Stall {
@@ -58,7 +58,7 @@ TEST(IndexStallTest, SavesAndQuestionsGoOn) {
   ASSERT_OK(opened.status());
   Store* const store = opened->get();
   std::map<uint64_t, std::string> wanted;
-  for (uint64_t step = 0; step < kSteps; ++step) {
+  for (uint64_t step = 0; step < kSaved; ++step) {
     ASSERT_OK(SaveSeeded(store, step, step, SmallState())->Wait());
     wanted[step] = MetricsOf(step);
   }
