@@ -54,7 +54,7 @@ const std::map<std::string, Decoder>& Decoders() {
   return *decoders;
 }
 
-std::string Example(const std::string& name) {
+std::string BytesOf(const std::string& name) {
   for (const Golden& golden : MakeGolden()) {
     if (golden.name == name) return golden.bytes;
   }
@@ -69,7 +69,7 @@ void ExpectDataLoss(const Status& status, const std::string& name) {
 
 TEST(HostileTest, EveryTruncationIsDataLoss) {
   for (const auto& [name, decode] : Decoders()) {
-    const std::string bytes = Example(name);
+    const std::string bytes = BytesOf(name);
     EXPECT_TRUE(decode(AsBytes(bytes)).ok()) << name;
     for (size_t length = 0; length < bytes.size(); ++length) {
       ExpectDataLoss(decode(AsBytes(bytes).first(length)), name);
@@ -89,7 +89,7 @@ TEST(HostileTest, EveryTruncationIsDataLoss) {
 TEST(HostileTest, MutationsNeverCrash) {
   Prng prng(1);
   for (const auto& [name, decode] : Decoders()) {
-    const std::string bytes = Example(name);
+    const std::string bytes = BytesOf(name);
     for (size_t at = 0; at < bytes.size(); ++at) {
       for (const int value : {0x00, 0x01, 0x7F, 0x80, 0xFF, -1}) {
         std::string bad = bytes;
