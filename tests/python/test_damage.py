@@ -88,4 +88,4 @@ def test_a_lost_index_comes_back(path):
         assert store.load(1)["x"][0] == 1
         assert store.best("loss", mode="min") == 0
         store.save(40, {"x": np.full(100, 40)}).result()
-    assert (path / "index").is_dir()
+    assert any((path / "index").iterdir())

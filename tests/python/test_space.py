@@ -88,7 +88,7 @@ def test_a_store_of_few_steps_has_no_index(path):
                 store.save(step, step, metrics={"loss": 100.0 - step})
             store.wait()
             assert store.best("loss", mode="min") == last
-        assert (Path(path) / "index").exists() == (last == 32)
+        assert any((Path(path) / "index").iterdir()) == (last == 32)
 
 
 def test_the_ballast_grows_with_the_store_and_shrinks_what_was_larger(path):
