@@ -48,7 +48,10 @@ LeavesToWrite::LeavesToWrite(std::span<const LeafRecord> leaves)
         WriteList(out.initLeaves(static_cast<uint32_t>(leaves_.size())));
       });
   plain_bytes_ = plain.size();
-  if (plain_bytes_ >= kPlainBytesMin) packed_ = Pack(plain);
+  // What is longer is refused as a frame, and would be by readers.
+  if (plain_bytes_ >= kPlainBytesMin && plain_bytes_ <= kFramePayloadBytesMax) {
+    packed_ = Pack(plain);
+  }
 }
 
 size_t LeavesToWrite::words() const {

@@ -171,3 +171,13 @@ with stepwell.open(path) as store:
 print("ok")
 """, path, XLA_FLAGS="--xla_force_host_platform_device_count=8")
     assert (status, out) == (0, "ok\n"), err
+
+
+@pytest.mark.parametrize("traced", [jax.jit, lambda load: lambda: jax.eval_shape(load)])
+def test_a_load_where_jax_traces(store, traced):
+    state = {f"w{i}": jnp.full(4, i, jnp.float32) for i in range(4)}
+    store.save(0, state).result()
+    got = traced(lambda: store.load(0, like=state))()
+    assert [(leaf.shape, leaf.dtype) for leaf in got.values()] == [((4,), jnp.float32)] * 4
+    if traced is jax.jit:
+        assert all((got[name] == leaf).all() for name, leaf in state.items())

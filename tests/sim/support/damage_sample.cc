@@ -78,9 +78,8 @@ class SampleMaker {
     Note(store_->SetPinned(std::vector<uint64_t>{step}, pinned));
   }
   void Taint(uint64_t step, bool tainted) {
-    const uint64_t seed = SeedOf(steps_[step]);
     steps_[step] = tainted ? steps_[step] | kTainted : steps_[step] & ~kTainted;
-    Note(store_->SetTaint(std::vector<uint64_t>{step}, tainted ? TaintOf(seed) : ""));
+    Note(store_->SetTaint(std::vector<uint64_t>{step}, tainted ? TaintOf(step) : ""));
   }
   void DeleteItem(uint64_t step) {
     Save(step, kSeedWithExtra);

@@ -133,7 +133,7 @@ Result<Steps> ReadAll(db::Store* store) {
     if (summary.pinned) held |= kPinned;
     if (!summary.taint.empty()) held |= kTainted;
     if (summary.verified) held |= kVerified;
-    if (!summary.taint.empty() && summary.taint != TaintOf(seed)) {
+    if (!summary.taint.empty() && summary.taint != TaintOf(step)) {
       return InternalError(StrCat("step ", step, " has the taint '", summary.taint, "'"));
     }
     STEPWELL_RETURN_IF_ERROR(CheckStep(reader.get(), held));

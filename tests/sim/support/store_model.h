@@ -26,8 +26,9 @@ inline constexpr uint64_t kVerified = uint64_t{1} << 57;
 inline constexpr uint64_t SeedOf(uint64_t held) {
   return held & ~(kPinned | kHasExtra | kTainted | kVerified);
 }
-// The reason for which a step with this seed is tainted.
-inline std::string TaintOf(uint64_t seed) { return StrCat("taint of ", seed); }
+// The reason for which a step is tainted. Not of its seed: a replacement that is under way may
+// fail, and what was there is then what is tainted.
+inline std::string TaintOf(uint64_t step) { return StrCat("taint of ", step); }
 // The step that a trainer resumes from; none where all are tainted.
 std::optional<uint64_t> NewestIn(const Steps& steps);
 

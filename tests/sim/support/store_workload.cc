@@ -231,7 +231,7 @@ bool Workload::ToggleTaint() {
   }
   const std::vector<uint64_t> one = {step};
   const bool taint = !(held & kTainted);
-  const Status status = store_->SetTaint(one, taint ? TaintOf(SeedOf(held)) : "");
+  const Status status = store_->SetTaint(one, taint ? TaintOf(step) : "");
   if ((squeezed_ || tolerant_) && status.code() == StatusCode::kNotFound) return true;
   model_.TaintSet(step, taint, status);
   return Expect(status, StrCat("taint of ", step));

@@ -396,7 +396,8 @@ def _put(values: list[Any], targets: list[Target]) -> list[Any]:
     rest: list[int] = []
     for one, *others in groups.values():
         model = arrays[one]
-        if again is None or not others:
+        # Where JAX traces, what device_put gives is no array yet.
+        if again is None or not others or isinstance(model, sys.modules["jax"].core.Tracer):
             rest += others
             continue
         aval, sharding, committed = model.aval, model.sharding, model.committed
