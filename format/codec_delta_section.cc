@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "format/codec_delta.h"
+#include "format/zstd_frame.h"
 
 namespace stepwell::format::delta {
 namespace {
@@ -14,7 +15,6 @@ constexpr int kZstdLevel = 1;
 // long ones in half the time.
 constexpr int kZstdMinMatch = 7;
 constexpr int kZstdHashLog = 8;
-constexpr uint32_t kZstdMagic = 0xFD2FB528;
 constexpr size_t kLengthBytes = 4;
 
 // Counts equal pairs in a sample. They are few where all 256 values are about as frequent: from 7.7
@@ -88,10 +88,7 @@ bool Writer::ZstdSection(ConstBytes bytes) {
 }
 
 struct Reader::Context {
-  struct Free {
-    void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
-  };
-  std::unique_ptr<ZSTD_DCtx, Free> zstd{ZSTD_createDCtx()};
+  ZstdDecoder zstd{ZSTD_createDCtx()};
 };
 
 Reader::Reader(ConstBytes stream) : left_(stream) {}
@@ -130,21 +127,10 @@ Status Reader::ZstdSection(MutableBytes out) {
   uint32_t frame_bytes = 0;
   STEPWELL_RETURN_IF_ERROR(Little(&frame_bytes));
   STEPWELL_ASSIGN_OR_RETURN(const ConstBytes frame, Bytes(frame_bytes));
-  // Neither a skippable frame nor one of the formats before version 1, which libzstd may know; one
-  // frame and nothing behind it.
-  if (frame.size() < sizeof(kZstdMagic) || LoadLittle<uint32_t>(frame.data()) != kZstdMagic ||
-      ZSTD_findFrameCompressedSize(frame.data(), frame.size()) != frame.size()) {
-    return BadDelta("no zstd frame");
-  }
-  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != out.size()) {
-    return BadDelta("a zstd frame of another size");
-  }
   if (context_ == nullptr) context_ = std::make_unique<Context>();
   if (context_->zstd == nullptr) return ResourceExhaustedError("zstd: no memory for a decoder");
-  const size_t size =
-      ZSTD_decompressDCtx(context_->zstd.get(), out.data(), out.size(), frame.data(), frame.size());
-  if (ZSTD_isError(size) != 0) return BadDelta(ZSTD_getErrorName(size));
-  return size == out.size() ? OkStatus() : BadDelta("a zstd frame of another size");
+  const Status status = ZstdFrameDecode(context_->zstd.get(), frame, out);
+  return status.ok() ? status : BadDelta(status.message());
 }
 
 }  // namespace stepwell::format::delta

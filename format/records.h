@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -385,6 +386,24 @@ Result<EpochRecord> DecodeEpoch(ConstBytes);
 std::string EncodeRecords(std::span<const LeafRecord>);
 Result<std::vector<LeafRecord>> DecodeRecords(ConstBytes);
 std::string EncodeCommit(const Commit&);
+namespace internal {
+class LeavesToWrite;
+}
+// Encodes a commit again and again, with other heads. Its records are compressed once; the length
+// does not depend on numbers in the head.
+class CommitEncoder {
+ public:
+  // `records`: those of the commit. They must outlive this.
+  explicit CommitEncoder(std::span<const LeafRecord> records);
+  ~CommitEncoder();
+  CommitEncoder(const CommitEncoder&) = delete;
+  CommitEncoder& operator=(const CommitEncoder&) = delete;
+
+  std::string Encode(const Commit& commit) const;
+
+ private:
+  std::unique_ptr<internal::LeavesToWrite> leaves_;
+};
 Result<Commit> DecodeCommit(ConstBytes);
 // A range of keys in a step's records, first <= key < end; an empty `end`: to the last.
 struct KeyRange {

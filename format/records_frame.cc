@@ -243,10 +243,17 @@ Result<EpochRecord> DecodeEpoch(ConstBytes bytes) {
 }
 
 std::string EncodeCommit(const Commit& commit) {
-  const LeavesToWrite leaves(commit.records);
+  return CommitEncoder(commit.records).Encode(commit);
+}
+
+CommitEncoder::CommitEncoder(std::span<const LeafRecord> records)
+    : leaves_(std::make_unique<LeavesToWrite>(records)) {}
+CommitEncoder::~CommitEncoder() = default;
+
+std::string CommitEncoder::Encode(const Commit& commit) const {
   size_t words = 1 + StructWords<schema::Commit>() + StructWords<schema::Step>() +
                  internal::StepTailWords(commit.step) + commit.kills.size() +
-                 ListWords<schema::RecordsBlock>(commit.blocks.size()) + leaves.words();
+                 ListWords<schema::RecordsBlock>(commit.blocks.size()) + leaves_->words();
   for (const RecordsBlock& block : commit.blocks) {
     words += kPlaceWords + DataWords(block.first_key.size());
   }
@@ -259,7 +266,7 @@ std::string EncodeCommit(const Commit& commit) {
       blocks[i].setFirstKey(ToData(commit.blocks[i].first_key));
       blocks[i].setFirstChunk(commit.blocks[i].first_chunk);
     }
-    leaves.Write(out);
+    leaves_->Write(out);
   });
 }
 

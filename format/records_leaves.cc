@@ -2,13 +2,13 @@
 #include "format/records_leaves.h"
 
 #include <zstd.h>
-#include <zstd_errors.h>
 
 #include <new>
 #include <utility>
 
 #include "format/frame.h"
 #include "format/key.h"
+#include "format/zstd_frame.h"
 
 namespace stepwell::format {
 namespace internal {
@@ -16,7 +16,7 @@ namespace {
 
 // Below this a message shares its block with its copy anyway.
 constexpr size_t kPlainBytesMin = 1024;
-// What a frame makes of memory stays in proportion to its bytes. Records expand about seven times.
+// What a frame makes of memory stays in proportion to its bytes.
 constexpr uint64_t kExpansionMax = 256;
 // Higher levels take longer than the disk needs for the bytes that they save.
 constexpr int kLevel = 1;
@@ -27,7 +27,7 @@ size_t LeavesWords(std::span<const LeafRecord> records) {
   return words;
 }
 
-// Empty: `plain` is shorter, or there is no memory.
+// Returns an empty string where zstd does not shorten `plain`, or lacks memory.
 std::string Pack(std::string_view plain) {
   std::string packed(plain.size(), '\0');
   const size_t size =
@@ -71,19 +71,15 @@ void ReadLeaves(LeafList in, std::vector<LeafRecord>* records) {
 std::string Unpack(schema::PackedLeaves::Reader in) {
   const capnp::Data::Reader frame = in.getFrame();
   const uint64_t size = in.getPlainBytes();
-  Require(size <= kFramePayloadBytesMax && size <= kExpansionMax * frame.size(),
+  Require(size > 0 && size <= kFramePayloadBytesMax && size <= kExpansionMax * frame.size(),
           "packed leaves of an impossible size");
-  // One frame, of version 1 of the format, and nothing behind it.
-  Require(frame.size() >= sizeof(uint32_t) &&
-              LoadLittle<uint32_t>(reinterpret_cast<const std::byte*>(frame.begin())) ==
-                  ZSTD_MAGICNUMBER &&
-              ZSTD_findFrameCompressedSize(frame.begin(), frame.size()) == frame.size() &&
-              ZSTD_getFrameContentSize(frame.begin(), frame.size()) == size,
-          "packed leaves without a zstd frame of their size");
   std::string plain(size, '\0');
-  const size_t found = ZSTD_decompress(plain.data(), plain.size(), frame.begin(), frame.size());
-  if (ZSTD_getErrorCode(found) == ZSTD_error_memory_allocation) throw std::bad_alloc();
-  Require(found == size, "packed leaves that do not unpack");
+  const ZstdDecoder decoder(ZSTD_createDCtx());
+  if (decoder == nullptr) throw std::bad_alloc();
+  const Status status = ZstdFrameDecode(
+      decoder.get(), {reinterpret_cast<const std::byte*>(frame.begin()), frame.size()},
+      std::as_writable_bytes(std::span(plain)));
+  if (!status.ok()) throw BadMessage{status.message()};
   return plain;
 }
 
@@ -141,15 +137,11 @@ Result<std::vector<LeafRecord>> DecodeListIn(std::string_view kind, ConstBytes b
 template <typename Schema>
 Result<std::vector<LeafRecord>> DecodeLeavesIn(std::string_view kind, ConstBytes bytes,
                                                const KeyRange& range) {
-  STEPWELL_ASSIGN_OR_RETURN(
-      const std::string plain,
-      (DecodeMessage<Schema, std::string>(
-          kind, bytes, [](typename Schema::Reader in, std::string* unpacked) {
-            if (!in.hasPacked()) return;
-            internal::Require(in.getLeaves().size() == 0, "leaves beside packed ones");
-            *unpacked = internal::Unpack(in.getPacked());
-            internal::Require(!unpacked->empty(), "packed leaves without any");
-          })));
+  STEPWELL_ASSIGN_OR_RETURN(const std::string plain,
+                            (DecodeMessage<Schema, std::string>(
+                                kind, bytes, [](typename Schema::Reader in, std::string* unpacked) {
+                                  *unpacked = internal::UnpackLeaves(in);
+                                })));
   if (plain.empty()) return DecodeListIn<Schema>(kind, bytes, range);
   return DecodeListIn<schema::Records>(kind, AsBytes(plain), range);
 }

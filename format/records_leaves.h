@@ -47,18 +47,22 @@ class LeavesToWrite {
 
 void ReadLeaves(LeafList in, std::vector<LeafRecord>* records);
 
-// The message that was packed. Throws BadMessage.
+// The Records message that was packed, of one byte at least. Throws BadMessage.
 std::string Unpack(schema::PackedLeaves::Reader in);
+
+// The same of a Records or a Commit message; empty where its leaves are a list.
+template <typename Reader>
+std::string UnpackLeaves(Reader in) {
+  if (!in.hasPacked()) return {};
+  Require(in.getLeaves().size() == 0, "leaves beside packed ones");
+  return Unpack(in.getPacked());
+}
 
 // Calls read(leaves) with those of a Records or a Commit message. Throws as ReadMessage does.
 template <typename Reader, typename Read>
 void WithLeaves(Reader in, const Read& read) {
-  if (!in.hasPacked()) {
-    read(in.getLeaves());
-    return;
-  }
-  Require(in.getLeaves().size() == 0, "leaves beside packed ones");
-  const std::string plain = Unpack(in.getPacked());
+  const std::string plain = UnpackLeaves(in);
+  if (plain.empty()) return read(in.getLeaves());
   ReadMessage<schema::Records>(AsBytes(plain), [&read](schema::Records::Reader records) {
     Require(!records.hasPacked(), "packed twice");
     read(records.getLeaves());

@@ -198,6 +198,7 @@ Status BatchBuilder::AddCommitFrame(const std::map<uint64_t, format::SegmentExte
   const bool prepared =
       commit->step.group && commit->step.group->state == format::GroupState::kPrepared;
   const FrameKind kind = prepared ? FrameKind::kPrepared : FrameKind::kCommit;
+  const format::CommitEncoder encoder(commit->records);
   for (int attempt = 0;; ++attempt) {
     Segment* segment = log_->current();
     auto with_frame = extents;
@@ -210,17 +211,16 @@ Status BatchBuilder::AddCommitFrame(const std::map<uint64_t, format::SegmentExte
       for (const auto& [id, extent] : with_frame) commit->step.extents.push_back(extent);
     };
     set_extents(0, 0);
-    STEPWELL_ASSIGN_OR_RETURN(
-        const LogEnd::Run run,
-        log_->PlaceFrame(kind, format::EncodeCommit(*commit).size(), step_bytes,
-                         /*may_drop_ballast=*/false));
+    STEPWELL_ASSIGN_OR_RETURN(const LogEnd::Run run,
+                              log_->PlaceFrame(kind, encoder.Encode(*commit).size(), step_bytes,
+                                               /*may_drop_ballast=*/false));
     if (run.spot.segment != segment) {  // rolled: name the new one instead
       if (attempt == 3) return InternalError("a commit frame found no place");
       log_->GiveBack(run);
       continue;
     }
     set_extents(run.spot.offset_bytes + run.bytes, run.bytes);
-    STEPWELL_ASSIGN_OR_RETURN(entry->place, QueueFrame(kind, format::EncodeCommit(*commit), run));
+    STEPWELL_ASSIGN_OR_RETURN(entry->place, QueueFrame(kind, encoder.Encode(*commit), run));
     break;
   }
   for (const auto& extent : commit->step.extents) {

@@ -232,6 +232,46 @@ TEST(RecordsTest, RangesOfRecordsAreWhatFilteringGives) {
   }
 }
 
+// Whatever differs between the arrays of a state: paths, places and checksums.
+std::vector<LeafRecord> ArraysOfAState(Prng& prng, int count) {
+  std::vector<LeafRecord> leaves;
+  for (int layer = 100; layer < 100 + count; ++layer) {
+    LeafRecord leaf = ExampleArray();
+    leaf.key = EncodeLeafKey("params", {{PathComponent::Type::kKey, 0, StrCat("layer_", layer)},
+                                        {PathComponent::Type::kKey, 0, "kernel"}})
+                   .value();
+    for (ChunkRecord& chunk : leaf.chunks) {
+      chunk.offset_bytes = prng.Below(1 << 30);
+      chunk.crc = static_cast<uint32_t>(prng.Next());
+      chunk.hash = {prng.Next(), prng.Next()};
+    }
+    leaves.push_back(leaf);
+  }
+  return leaves;
+}
+
+TEST(RecordsTest, PackedLeavesTakeAFifthOrLess) {
+  Prng prng(7);
+  const std::vector<LeafRecord> leaves = ArraysOfAState(prng, 150);
+  size_t plain_bytes = 0;  // one alone is not packed
+  for (const LeafRecord& leaf : leaves) plain_bytes += EncodeRecords(std::span(&leaf, 1)).size();
+  EXPECT_LE(EncodeRecords(leaves).size(), plain_bytes / 5);
+}
+
+TEST(RecordsTest, ACommitIsAsLongWithOtherNumbers) {
+  Prng prng(8);
+  Commit commit = ExampleCommit();
+  commit.records = ArraysOfAState(prng, 50);
+  const CommitEncoder encoder(commit.records);
+  const std::string once = encoder.Encode(commit);
+  EXPECT_EQ(once, EncodeCommit(commit));
+  commit.step.extents.front().end_bytes = prng.Next();
+  commit.step.extents.front().frame_bytes = prng.Next();
+  const std::string again = encoder.Encode(commit);
+  EXPECT_EQ(again.size(), once.size());
+  EXPECT_TRUE(DecodeCommit(AsBytes(again)).value() == commit);
+}
+
 TEST(RecordsTest, EmptyListsRoundTrip) {
   EXPECT_TRUE(DecodeRecords(AsBytes(EncodeRecords({}))).value().empty());
   EXPECT_TRUE(DecodeCatalog(AsBytes(EncodeCatalog({}))).value() == Catalog{});
