@@ -57,9 +57,8 @@ void AddLeaves(const char* what, const std::vector<ExportReport::Leaf>& leaves, 
   }
 }
 
-// What looks like a URL stays as it is, to be refused by the name that was given.
 std::string Absolute(const std::string& path) {
-  if (path.empty() || path.front() == '/' || path.find(":/") != std::string::npos) return path;
+  if (path.empty() || path.front() == '/') return path;
   std::array<char, PATH_MAX> here{};
   return getcwd(here.data(), here.size()) == nullptr ? path : StrCat(here.data(), "/", path);
 }
@@ -102,8 +101,9 @@ Result<ExportReport> ExportTo(const ExportArguments& arguments, const CLI::App& 
 
 Result<CommandResult> RunExport(const ExportArguments& arguments, const CLI::App& command,
                                 Invocation* invocation) {
-  STEPWELL_ASSIGN_OR_RETURN(auto store,
-                            OpenStore(Absolute(arguments.store), /*read_only=*/true, invocation));
+  STEPWELL_RETURN_IF_ERROR(CheckNoUrl(arguments.destination, "a path of this machine to write to",
+                                      "`stepwell push` sends a step to a URL", invocation));
+  STEPWELL_ASSIGN_OR_RETURN(auto store, OpenStore(arguments.store, /*read_only=*/true, invocation));
   STEPWELL_ASSIGN_OR_RETURN(const Step opened, ReadStep(&store, arguments.step));
   const uint64_t step = opened.info().step;
   STEPWELL_ASSIGN_OR_RETURN(const ExportReport report, ExportTo(arguments, command, &store, step));

@@ -80,17 +80,18 @@ std::string HintOfRun(bool reads) {
                  "--if-exists replace; `stepwell rm URL STEP` deletes a step of a run";
 }
 
-// An error that says what to do instead, for a URL, of which a directory's name would be made.
-// With one slash it is a typo, or what Python's pathlib makes of one.
-Status CheckNoUrl(const std::string& path, const OpenOptions& options, Invocation* invocation) {
+}  // namespace
+
+Status CheckNoUrl(const std::string& path, std::string_view takes, const std::string& hint,
+                  Invocation* invocation) {
   static const std::regex kUrl("[A-Za-z][A-Za-z0-9+.-]*://.*");
   static const std::regex kOneSlash(
       "((gs|gcs|s3|s3a|az|azure|abfss?|adl|r2|hdfs|https?|memory):)/.*|file:/.*");
   std::smatch match;
   if (std::regex_match(path, kUrl)) {
-    invocation->hint = HintOfRun(options.read_only);
-    return InvalidArgumentError(StrCat("a URL was given; `stepwell ", invocation->command,
-                                       "` takes a store, which is a directory of this machine"));
+    invocation->hint = hint;
+    return InvalidArgumentError(
+        StrCat("a URL was given; `stepwell ", invocation->command, "` takes ", takes));
   }
   if (std::regex_match(path, match, kOneSlash)) {
     return InvalidArgumentError(
@@ -100,8 +101,11 @@ Status CheckNoUrl(const std::string& path, const OpenOptions& options, Invocatio
   return OkStatus();
 }
 
+namespace {
+
 Result<Store> Open(const std::string& path, OpenOptions options, Invocation* invocation) {
-  STEPWELL_RETURN_IF_ERROR(CheckNoUrl(path, options, invocation));
+  STEPWELL_RETURN_IF_ERROR(CheckNoUrl(path, "a store, which is a directory of this machine",
+                                      HintOfRun(options.read_only), invocation));
   options.untrusted = invocation->untrusted;
   options.discard = invocation->discard;
   options.log = WarnOf;

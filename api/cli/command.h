@@ -116,6 +116,11 @@ void AddChoice(CLI::App* command, const char* name, Value* value, const char* ty
   command->template add_option_function<std::string>(name, choose, what)->type_name(type);
 }
 
+// Refuses a URL, of which a directory's name would be made; `takes` and `hint` say what to do. With
+// one slash it is a typo, or what Python's pathlib makes of one.
+Status CheckNoUrl(const std::string& path, std::string_view takes, const std::string& hint,
+                  Invocation* invocation);
+
 // For reading it takes no lock, and takes the directory around a store for that. `create`: where
 // there is none, one is made. Warnings of the engine go to stderr.
 Result<Store> OpenStore(const std::string& path, bool read_only, Invocation* invocation,

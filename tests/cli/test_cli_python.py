@@ -128,6 +128,16 @@ def test_a_url_is_no_store(url: str) -> None:
         assert "change the step in the store that it was pushed from, and push it again" in message
 
 
+def test_an_export_goes_to_a_path(store: pathlib.Path, tmp_path: pathlib.Path,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = error("export", store, 1, "s3://bucket/run", status=2)
+    assert "`stepwell export` takes a path of this machine" in message
+    assert "`stepwell push` sends a step to a URL" in message
+    assert "has one slash" in error("export", store, 1, "s3:/bucket/run", status=2)
+    assert not list(tmp_path.glob("s3:*"))
+
+
 def test_a_url_with_one_slash(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for words in (["ls"], ["show"], ["verify"], ["rm", 1], ["taint", 1, "bad"]):
