@@ -85,43 +85,33 @@ Memory MemoryOfArray(PyObject* object, bool hold) {
   return memory;
 }
 
-// Borrows the memory of a bfloat16 array, for which Python's buffers have no word: a NumPy array
-// of it takes four times as long as DLPack, the protocol between array libraries. None where that
-// gives something else.
+// Borrows the memory of a bfloat16 array through DLPack, the protocol between array libraries:
+// Python's buffers have no word for the type. None where that gives something else.
 std::optional<Memory> MemoryOfBfloat16(PyObject* array) {
-  nb::object capsule = nb::steal(PyObject_CallMethod(array, "__dlpack__", nullptr));
-  // A DLManagedTensor, which begins with the tensor.
-  auto* tensor =
-      capsule.is_valid()
-          ? static_cast<nb::dlpack::dltensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))
-          : nullptr;
-  if (tensor == nullptr) {
-    PyErr_Clear();
+  using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+  Array borrowed;
+  if (!nb::try_cast(nb::handle(array), borrowed)) return std::nullopt;
+  constexpr int64_t kItemBytes = 2;
+  const nb::dlpack::dtype dtype = borrowed.dtype();
+  if (dtype.code != uint8_t(nb::dlpack::dtype_code::Bfloat) || dtype.bits != 8 * kItemBytes ||
+      dtype.lanes != 1) {
     return std::nullopt;
   }
-  constexpr int64_t kItemBytes = 2;
-  const bool is_bfloat16 = tensor->dtype.code == uint8_t(nb::dlpack::dtype_code::Bfloat) &&
-                           tensor->dtype.bits == 8 * kItemBytes && tensor->dtype.lanes == 1;
-  if (!is_bfloat16 || tensor->device.device_type != nb::device::cpu::value) return std::nullopt;
   Memory memory;
-  const auto rank = static_cast<size_t>(tensor->ndim);
-  memory.shape.assign(tensor->shape, tensor->shape + rank);
-  memory.strides_bytes.resize(rank);
-  int64_t item_count = 1;  // in C order, which no strides stand for
-  for (size_t i = rank; i-- > 0;) {
-    memory.strides_bytes[i] =
-        kItemBytes * (tensor->strides == nullptr ? item_count : tensor->strides[i]);
-    item_count *= tensor->shape[i];
+  const size_t rank = borrowed.ndim();
+  memory.shape.assign(borrowed.shape_ptr(), borrowed.shape_ptr() + rank);
+  for (size_t i = 0; i < rank; ++i) {
+    memory.strides_bytes.push_back(kItemBytes * borrowed.stride(i));
   }
-  if (item_count != 0) {
-    memory.data = static_cast<const std::byte*>(tensor->data) + tensor->byte_offset;
-  }
-  memory.hold = HoldForEngine(capsule.release().ptr());
+  if (borrowed.size() != 0) memory.data = static_cast<const std::byte*>(borrowed.data());
+  nb::capsule hold(new Array(std::move(borrowed)),
+                   [](void* held) noexcept { delete static_cast<Array*>(held); });
+  memory.hold = HoldForEngine(hold.release().ptr());
   return memory;
 }
 
 // Borrows the memory of a jax.Array on one CPU device. The memoryview is a real external reference
-// to the buffer: while it lives, jax copies instead of donating. So is DLPack's capsule.
+// to the buffer: while it lives, jax copies instead of donating. So is what DLPack borrows.
 Memory MemoryOfJax(PyObject* array, format::DType dtype, const nb::object& to_numpy) {
   if (dtype == format::DType::kBFloat16) {
     if (std::optional<Memory> memory = MemoryOfBfloat16(array)) return *std::move(memory);

@@ -382,8 +382,8 @@ def _make(batch: list[_Request], raws: list[Any], layouts: _Layouts) -> list[Any
 
 
 def _put(values: list[Any], targets: list[Target]) -> list[Any]:
-    """Arrays on one device each. `jax.device_put` takes 20 µs for each however many it is given, so
-    it puts one of those that are alike, and the others are made as that one was."""
+    """Arrays on one device each. `jax.device_put` takes as long for each of many as for one alone,
+    so it puts one of those that are alike, and JAX makes the others as it made that one."""
     groups: dict[Target, list[int]] = {}
     group, last = [], None
     for number, target in enumerate(targets):
@@ -396,7 +396,7 @@ def _put(values: list[Any], targets: list[Target]) -> list[Any]:
     rest: list[int] = []
     for one, *others in groups.values():
         model = arrays[one]
-        # Where JAX traces, what device_put gives is no array yet.
+        # Under a trace device_put returns tracers, which have no sharding.
         if again is None or not others or isinstance(model, sys.modules["jax"].core.Tracer):
             rest += others
             continue
@@ -404,15 +404,12 @@ def _put(values: list[Any], targets: list[Target]) -> list[Any]:
         dtype, shape, devices = model.dtype, model.shape, list(model.devices())
         for number in others:
             value = values[number]
-            # Others are keys, or of a 64-bit type that JAX has another in the place of.
-            made = None
+            # JAX makes something else of keys and, without x64, of 64-bit types.
             if value.dtype == dtype and value.shape == shape:
                 with contextlib.suppress(TypeError, AttributeError):  # of another JAX
-                    made = again(aval, sharding, [value], devices, committed)
-            if made is None:
-                rest.append(number)
-            else:
-                arrays[number] = made
+                    arrays[number] = again(aval, sharding, [value], devices, committed)
+                    continue
+            rest.append(number)
     _put_each(rest, values, targets, arrays)
     return arrays
 
