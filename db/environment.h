@@ -33,8 +33,7 @@ struct Environment {
   // Serve from the log alone: RocksDB is not opened. For the simulation, where opening it would
   // take most of the time.
   bool without_index = false;
-  // StoreOptions::steps_before_index.
-  size_t steps_before_index = 32;
+  size_t steps_before_index = 0;  // of StoreOptions
   // Readers make no pins, and nothing else: StoreOptions::untrusted.
   bool without_pins = false;
 

@@ -70,8 +70,7 @@ std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, Segm
 
 void IndexKeeper::Note(const LiveSteps::Change& change) {
   if (options_.environment.without_index) return;
-  // Of so few steps the frames are read anyway. A scan finds the rows that differ once it is
-  // opened.
+  // Questions about so few steps read their frames. The scan of the open finds what was not noted.
   const bool few = options_.live->CountNeeding() <= options_.environment.steps_before_index;
   {
     const io::MutexLock lock(&mutex_);

@@ -62,7 +62,6 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   environment.clock = &clock_;
   environment.random = [this] { return prng_.Next(); };
   environment.without_index = !spec.with_index;
-  environment.steps_before_index = 0;
 
   db::StoreOptions options;
   options.read_only = spec.read_only;
