@@ -126,6 +126,21 @@ bool IsRocksName(std::string_view name) {
   return suffix == ".sst" || suffix == ".log" || suffix == ".dbtmp" || suffix == ".blob";
 }
 
+// RocksDB reads these into memory whole, however large they are.
+constexpr uint64_t kTextFileBytesMax = uint64_t{1} << 20;
+
+Status CheckTextFiles(io::FileSystem* file_system, const std::string& path) {
+  const auto names = file_system->List(path);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (name != "CURRENT" && name != "IDENTITY" && !name.starts_with("OPTIONS-")) continue;
+    const auto info = file_system->Stat(StrCat(path, "/", name));
+    if (info.ok() && info->size_bytes > kTextFileBytesMax) {
+      return DataLossError(StrCat("index ", path, ": ", name, " has ", info->size_bytes, " bytes"));
+    }
+  }
+  return OkStatus();
+}
+
 Status BrokenError() { return FailedPreconditionError("index: given up after an exception in it"); }
 
 constexpr size_t kWriteBufferBytes = size_t{64} << 20;  // the engine flushes long before
@@ -357,6 +372,7 @@ Result<std::unique_ptr<Index>> Index::Open(const Options& options) {
     return ResourceExhaustedError(StrCat("index ", options.path, ": ", free_bytes,
                                          " bytes free; opening it takes ", kFreeBytesMin));
   }
+  STEPWELL_RETURN_IF_ERROR(CheckTextFiles(options.file_system, options.path));
   std::unique_ptr<Index> index(new Index(options));
   STEPWELL_RETURN_IF_ERROR(
       index->Guard("open the index", [&] { return index->OpenGuarded(/*to_read=*/false); }));
@@ -365,6 +381,7 @@ Result<std::unique_ptr<Index>> Index::Open(const Options& options) {
 }
 
 Result<std::unique_ptr<Index>> Index::OpenToRead(const Options& options) {
+  STEPWELL_RETURN_IF_ERROR(CheckTextFiles(options.file_system, options.path));
   std::unique_ptr<Index> index(new Index(options));
   STEPWELL_RETURN_IF_ERROR(
       index->Guard("open the index", [&] { return index->OpenGuarded(/*to_read=*/true); }));

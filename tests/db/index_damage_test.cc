@@ -106,6 +106,18 @@ TEST_F(IndexDamageTest, CurrentEmptyOrGone) {
   }));
 }
 
+// RocksDB would read them whole, and ask for several times their size in memory.
+TEST_F(IndexDamageTest, TextFilesThatAreLong) {
+  for (const char* part : {"/CURRENT", "/OPTIONS-", "/IDENTITY"}) {
+    for (const std::string& path : Named(part)) {
+      SCOPED_TRACE(path);
+      EXPECT_TRUE(Damaged([&](sim::SimWorld*, io::FileSystem* files) {
+        Cut(files, path, uint64_t{2} << 20);  // longer: zeros
+      }));
+    }
+  }
+}
+
 TEST_F(IndexDamageTest, UnreadableSectors) {
   for (uint64_t nth = 1; nth <= 40; ++nth) {
     SCOPED_TRACE(nth);
