@@ -84,6 +84,8 @@ Status FileSystem::Exchange(const std::string& one, const std::string&) {
   return UnimplementedError(StrCat(one, ": names cannot be exchanged here"));
 }
 
+std::unique_ptr<WholeSync> FileSystem::TakeWholeSync(const std::string&) { return nullptr; }
+
 Status File::CloneFrom(File&, uint64_t, uint64_t, uint64_t) {
   return UnimplementedError(StrCat("clone into ", path(), ": the file system cannot"));
 }

@@ -93,6 +93,9 @@ class File {
   virtual Status WriteAt(uint64_t offset, ConstBytes data) = 0;
   // fdatasync. Any failure trips the freeze.
   virtual Status Sync() = 0;
+  // From now on Sync, and an Op that syncs, do nothing: io/unsynced.h. Before anything is written.
+  void SkipSyncs() { skips_syncs_ = true; }
+  bool skips_syncs() const { return skips_syncs_; }
   // Reserves [offset, offset + length), growing the file. kResourceExhausted where there is no
   // room; never freezes. Without support in the file system this is OK and reserves nothing.
   virtual Status Allocate(uint64_t offset, uint64_t length) = 0;
@@ -125,6 +128,7 @@ class File {
  private:
   const std::string path_;
   const std::shared_ptr<Freeze> freeze_;
+  bool skips_syncs_ = false;
 };
 
 struct FileOpenOptions {
@@ -134,6 +138,16 @@ struct FileOpenOptions {
   bool truncate = false;
   bool direct = false;  // O_DIRECT where the file system takes it, else buffered (see alignment())
   std::shared_ptr<Freeze> freeze = nullptr;  // null: a domain of its own
+};
+
+// FileSystem::TakeWholeSync.
+class WholeSync {
+ public:
+  virtual ~WholeSync() = default;
+  // Makes durable all that was written to the file system, whoever wrote it. kUnimplemented, and
+  // nothing is done, where it would have to wait for much of that: then files are synced one by
+  // one. Any other error is of some file, or of the disk. Once.
+  virtual Status Sync() = 0;
 };
 
 // Names. All calls block and are thread-safe. Paths are used as given (relative to the process).
@@ -157,6 +171,9 @@ class FileSystem {
   virtual Status SetMode(const std::string& path, uint32_t mode) = 0;  // chmod
   // fsync of a directory: makes names created, renamed or removed in it durable.
   virtual Status SyncDirectory(const std::string& path) = 0;
+  // A sync of the whole file system of the directory `path`. Taken before what it is to sync is
+  // written: it tells of no write that failed before. Null where it would not tell of any.
+  virtual std::unique_ptr<WholeSync> TakeWholeSync(const std::string& path);
   virtual Result<uint64_t> FreeBytes(const std::string& path) = 0;  // statvfs f_bavail
   // For a file system beneath a root (io/beneath.h). While the result lives, paths below the root
   // lead to the directory that has its name now, even after it is renamed and another one takes the

@@ -98,6 +98,10 @@ Result<std::unique_ptr<Disk>> MakeBlockingDisk(size_t thread_count) {
   return std::unique_ptr<Disk>(std::make_unique<PosixDisk>(std::move(threads)));
 }
 
+Result<std::unique_ptr<Disk>> MakeInlineDisk() {
+  return std::unique_ptr<Disk>(std::make_unique<PosixDisk>(std::make_unique<InlineExecutor>()));
+}
+
 Result<std::unique_ptr<Disk>> OpenDisk(const DiskOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(const DiskKind kind, Resolve(options.kind));
   if (kind == DiskKind::kPosix) return MakePosixDisk();

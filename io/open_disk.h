@@ -29,6 +29,8 @@ Result<std::unique_ptr<Disk>> MakeUringDisk(unsigned depth);
 Result<std::unique_ptr<Disk>> MakePosixDisk();
 // The same on so many threads, for files whose reads wait for something else than a device.
 Result<std::unique_ptr<Disk>> MakeBlockingDisk(size_t thread_count);
+// The same on the thread that submits: Submit blocks.
+Result<std::unique_ptr<Disk>> MakeInlineDisk();
 
 // The machine's own file system; a process-wide instance.
 FileSystem* LocalFileSystem();

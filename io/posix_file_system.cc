@@ -17,6 +17,7 @@
 #include "io/mutex.h"
 #include "io/open_disk.h"
 #include "io/transfer.h"
+#include "io/whole_sync.h"
 
 namespace stepwell::io {
 namespace {
@@ -129,20 +130,16 @@ class PosixFile final : public File {
     if (length == 0) return OkStatus();  // to the kernel this means "to the end"
     const int result = Uninterrupted([&] { return ioctl(descriptor(), FICLONERANGE, &range); });
     if (result == 0) return OkStatus();
-    switch (const int os_error = errno) {
-      case EXDEV:
-        return {StatusCode::kFailedPrecondition,
-                StrCat("clone into ", path(), ": ", source.path(), " is on another file system"),
-                os_error};
-      case EOPNOTSUPP:
-      case ENOTTY:
-      case ENOSYS:
-      case EINVAL:
-        return {StatusCode::kUnimplemented,
-                StrCat("clone into ", path(), ": the file system cannot"), os_error};
-      default:
-        return Failed(ErrnoStatus(os_error, StrCat("clone into ", path())));
+    const int os_error = errno;
+    const std::string what = StrCat("clone into ", path());
+    if (os_error == EXDEV) {
+      return {StatusCode::kFailedPrecondition,
+              StrCat(what, ": ", source.path(), " is on another file system"), os_error};
     }
+    if (os_error == EOPNOTSUPP || os_error == ENOTTY || os_error == ENOSYS || os_error == EINVAL) {
+      return {StatusCode::kUnimplemented, StrCat(what, ": the file system cannot"), os_error};
+    }
+    return Failed(ErrnoStatus(os_error, what));
   }
 
   Status CopyFrom(File& source, uint64_t source_offset, uint64_t length, uint64_t offset) override {
@@ -386,6 +383,9 @@ class PosixFileSystem final : public FileSystem {
     return status;
   }
 
+  std::unique_ptr<WholeSync> TakeWholeSync(const std::string& path) override {
+    return TakeLocalWholeSync(path);
+  }
   Result<uint64_t> FreeBytes(const std::string& path) override {
     STEPWELL_ASSIGN_OR_RETURN(const Place at, Find(path));
     const Descriptor descriptor(at.OpenDirectory(O_PATH));

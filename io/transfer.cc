@@ -38,7 +38,7 @@ bool Transfer::EndBeforeCall() {
   if (op_->kind != Op::Kind::kRead && op_->file->freeze()->frozen()) {
     return End(op_->file->freeze()->Check());
   }
-  if (op_->kind != Op::Kind::kSync && done_bytes_ == total_bytes_) {
+  if (op_->kind == Op::Kind::kSync ? op_->file->skips_syncs() : done_bytes_ == total_bytes_) {
     return End(OkStatus());
   }
   return false;

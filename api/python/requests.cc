@@ -78,6 +78,7 @@ void BindRequests(nb::module_& m) {
       .def_rw("threads", &StoreOptions::threads)
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)
       .def_rw("trace_path", &StoreOptions::trace_path)
+      .def_rw("unpublished", &StoreOptions::unpublished)
       .def_rw("group", &StoreOptions::group, nb::for_setter(arg("value").none()));
 
   // Which of `count` steps, by place, stays below tainted ones once that at `added` is saved.

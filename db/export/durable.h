@@ -41,11 +41,13 @@ class DurableFolder {
 
  private:
   DurableFolder(io::FileSystem* file_system, std::unique_ptr<ExportFolder> folder, bool replace);
+  Status SyncMade(const std::string& made);
   Status Place(const std::string& made);
   Status PlaceInPlaceOf(const std::string& made);
   void UndoPlace(const std::string& made);
 
   io::FileSystem* const file_system_;
+  const std::unique_ptr<io::WholeSync> whole_sync_;  // null: there is none here
   std::unique_ptr<ExportFolder> folder_;  // null: committed; its destructor removes what is left
   const std::string path_;
   const std::string temporary_;

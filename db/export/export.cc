@@ -56,7 +56,8 @@ Result<ExportReport> Export(StoreReader& store, uint64_t step, const std::string
                             const ExportOptions& options) {
   STEPWELL_RETURN_IF_ERROR(CheckExportOptions(options));
   CheckpointBuild build;
-  build.file_system = options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
+  build.file_system =
+      options.file_system != nullptr ? options.file_system : store.export_file_system();
   STEPWELL_ASSIGN_OR_RETURN(ExportTarget target, FindExportTarget(build.file_system, store.path(),
                                                                   step, destination, options));
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step));

@@ -17,6 +17,7 @@
 #include "db/store/reader_store.h"
 #include "db/store/writer_store.h"
 #include "io/beneath.h"
+#include "io/unsynced.h"
 
 namespace stepwell::db {
 namespace {
@@ -268,11 +269,16 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& path, const StoreOpt
 Result<std::unique_ptr<Store>> Store::Open(const std::string& path, const StoreOptions& options) {
   STEPWELL_ASSIGN_OR_RETURN(Environment environment, MakeEnvironment(options));
   environment.own_file_system = FilesOf(path, options);
+  if (options.unpublished) {
+    environment.own_file_system = io::WithoutSyncs(std::move(environment.own_file_system));
+  }
   environment.file_system = environment.own_file_system.get();
   auto store = OpenStore(path, options, std::move(environment));
   if (store.status().code() == StatusCode::kPermissionDenied) return Refused(path, store.status());
   return store;
 }
+
+io::FileSystem* StoreReader::export_file_system() { return io::LocalFileSystem(); }
 
 // A step that goes while it is looked up is not the newest any more. In a store that keeps some
 // steps, the next look finds another.

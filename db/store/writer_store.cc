@@ -180,7 +180,7 @@ Status WriterStore::Recover() {
     // In a destructor; else space is given back later.
     io::Quietly([this] { engine_->Post([this] { engine_->reclaim().PinReleased(); }); });
   });
-  KeepBallast(file_system, path_, /*anew=*/true);
+  if (!options_.unpublished) KeepBallast(file_system, path_, /*anew=*/true);
   RewriteDamaged(state.damaged_frames);
   notices_ = std::make_unique<RetentionNotices>(RetentionNotices::Options{
       .path = path_,

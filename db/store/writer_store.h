@@ -84,6 +84,9 @@ class WriterStore final : public Store {
   const StoreGroup& part() const override { return part_; }
   bool read_only() const override { return false; }
   io::FileSystem* file_system() override { return environment_.file_system; }
+  io::FileSystem* export_file_system() override {
+    return options_.unpublished ? file_system() : StoreReader::export_file_system();
+  }
   Status Close() override;
 
  private:

@@ -13,7 +13,9 @@ import tempfile
 import threading
 import time
 
+import numpy as np
 import pytest
+from stepwell import _store
 from stepwell._runtime import durable, files
 from stepwell._runtime.threads import Thread, join_all
 
@@ -180,6 +182,41 @@ def test_what_was_saved_as_json_and_is_none_is_damage(text):
 
 
 # ---- threads ------------------------------------------------------------------------------------
+
+
+def test_an_unpublished_store_has_no_thread_and_is_whole_where_it_is_published(place):
+    array = np.arange(70_000, dtype=np.float32)
+    with stepwell.open(place + "-other") as store:  # starts the threads that are the process'
+        store.save(0, {"w": array}).result()
+    with durable.Folder(place) as folder:
+        inner = os.path.join(folder.temporary, "store")
+        before = len(os.listdir("/proc/self/task"))
+        store = _store.open_unpublished(inner, "auto", None)
+        during = len(os.listdir("/proc/self/task"))
+        store.save(3, {"w": array, "name": "x"}).result()
+        during = max(during, len(os.listdir("/proc/self/task")))
+        store.close()
+        assert during == before
+        folder.commit("store")
+    with stepwell.open(place) as store:  # and goes on as every other
+        assert not store.verify().problems
+        store.save(4, {"w": array + 1, "name": "y"}).result()
+        np.testing.assert_array_equal(store.load(3)["w"], array)
+        assert store.steps() == [3, 4]
+
+
+def test_waits_of_a_thread_end_with_it_each_by_itself():
+    gate = threading.Event()
+    thread = Thread("test", gate.wait)
+    ended: list[bool] = []
+    waits = [threading.Thread(target=lambda: ended.append(thread.join(100))) for _ in range(5)]
+    for wait in waits:
+        wait.start()
+    assert not thread.join(0.01) and not thread.join(0) and not thread.join(-1)
+    gate.set()
+    for wait in waits:
+        wait.join()
+    assert ended == [True] * 5 and thread.join(1e12) and not thread._waiting
 
 
 def test_a_thread_is_waited_for_and_joined():

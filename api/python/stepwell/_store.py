@@ -229,6 +229,20 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     return store
 
 
+def open_unpublished(path: str, codec: str, staging_bytes: int | None) -> Store:
+    """Makes a small store in the temporary directory of a durable.Folder, whose `commit` syncs it.
+    The calling thread does all its work. Close it before."""
+
+    def make_core(path: str, read_only: bool, group: _stepwell.StoreGroup | None
+                  ) -> _stepwell.Core:
+        options = _stepwell.OpenOptions()
+        options.unpublished = True
+        options.codec, options.staging_bytes = _stepwell.CodecPolicy[codec], staging_bytes or 0
+        return core_at(path, options)
+
+    return Store(How(path, False, make_core, 1.0, None))
+
+
 class Store(Loading):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
 

@@ -238,7 +238,7 @@ Result<ExportReport> ExportArchive(StoreReader& store, uint64_t step,
                                    const std::string& destination, const ArchiveOptions& options) {
   if (destination.empty()) return InvalidArgumentError("an export needs a destination");
   io::FileSystem* const file_system =
-      options.file_system != nullptr ? options.file_system : io::LocalFileSystem();
+      options.file_system != nullptr ? options.file_system : store.export_file_system();
   STEPWELL_RETURN_IF_ERROR(CheckOutside(file_system, store.path(), destination));
   STEPWELL_ASSIGN_OR_RETURN(const auto reader, store.Read(step));
   STEPWELL_ASSIGN_OR_RETURN(const auto leaves, reader->Leaves(options.subtree_key));

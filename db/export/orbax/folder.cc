@@ -23,10 +23,11 @@ constexpr size_t kNameBytesMax = 255;
 
 // All but the claim; an error unless all of it is gone.
 Status RemoveContents(io::FileSystem* file_system, const std::string& folder) {
+  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(folder));
+  if (names.empty() || (names.size() == 1 && names[0] == kClaimName)) return OkStatus();
   // Where an export took its last rename back because its sync failed, that rename may be durable.
   // A power cut must not bring back the name of a finished export without its contents.
   STEPWELL_RETURN_IF_ERROR(file_system->SyncDirectory(ParentOf(folder)));
-  STEPWELL_ASSIGN_OR_RETURN(const auto names, file_system->List(folder));
   for (const std::string& name : names) {
     if (name != kClaimName) RemoveTree(file_system, StrCat(folder, "/", name));
   }

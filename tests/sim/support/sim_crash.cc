@@ -102,6 +102,29 @@ Status SimWorld::SyncLocked(Inode* inode, const std::vector<ByteRange>& uncovere
   return status;
 }
 
+Status SimWorld::SyncWhole() {
+  const std::lock_guard lock(mutex_);
+  if (!can_sync_whole_) return UnimplementedError("the files are synced one by one");
+  Fault::Effect effect{};
+  const Status status = BeginOp(OpKind::kSync, "/", &effect);
+  const bool done = status.ok() || effect == Fault::Effect::kDoAndFail;
+  if ((done && effect == Fault::Effect::kLose) || frozen_) return status;
+  for (const InodeRef& inode : Reachable()) {
+    if (inode->is_directory) continue;
+    if (done) {
+      inode->Sync({});
+    } else {
+      inode->FailSync(&prng_);
+    }
+  }
+  if (!done) return status;
+  for (const NameOp& op : pending_names_) {
+    for (const NameChange& change : op) ApplyName(change, &Inode::durable_entries);
+  }
+  pending_names_.clear();
+  return status;
+}
+
 void SimWorld::Land(Inode* inode, uint64_t offset, ConstBytes data, Prng* prng) {
   const uint64_t mode = prng->Below(4);  // all, none, or by sector
   for (uint64_t done = 0; done < data.size();) {
@@ -140,6 +163,7 @@ std::shared_ptr<SimWorld> SimWorld::CloneLocked(Prng* prng) const {
   auto clone = Make({prng->Next(), capacity_bytes_});
   clone->inode_last_ = inode_last_;
   clone->can_punch_ = can_punch_;
+  clone->can_sync_whole_ = can_sync_whole_;
   clone->inodes_.clear();
   std::map<const Inode*, InodeRef> to;
   const std::vector<InodeRef> all = Reachable();

@@ -117,6 +117,7 @@ Status SimDisk::Perform(Pending* pending) {
   if (op->kind != io::Op::Kind::kRead) STEPWELL_RETURN_IF_ERROR(file->freeze()->Check());
   STEPWELL_RETURN_IF_ERROR(CheckOp(*pending));
   if (op->kind == io::Op::Kind::kSync) {
+    if (file->skips_syncs()) return OkStatus();
     return world_->SyncLocked(file->inode_.get(), pending->uncovered, file->path());
   }
   // The memory is the kernel's until completion: what counts is what it holds now.

@@ -170,6 +170,18 @@ Status SimFileSystem::SyncDirectory(const std::string& path) {
   return status;
 }
 
+std::unique_ptr<io::WholeSync> SimFileSystem::TakeWholeSync(const std::string&) {
+  class Whole final : public io::WholeSync {
+   public:
+    explicit Whole(std::shared_ptr<SimWorld> world) : world_(std::move(world)) {}
+    Status Sync() override { return world_->SyncWhole(); }
+
+   private:
+    const std::shared_ptr<SimWorld> world_;
+  };
+  return std::make_unique<Whole>(world_);
+}
+
 Result<uint64_t> SimFileSystem::FreeBytes(const std::string& path) {
   const std::lock_guard lock(world_->mutex_);
   if (world_->Find(path) == nullptr) return ErrnoStatus(ENOENT, path);
@@ -231,6 +243,7 @@ Status SimFile::WriteAt(uint64_t offset, ConstBytes data) {
 
 Status SimFile::Sync() {
   STEPWELL_RETURN_IF_ERROR(freeze()->Check());
+  if (skips_syncs()) return OkStatus();
   Status status;
   {
     const std::lock_guard lock(world_->mutex_);

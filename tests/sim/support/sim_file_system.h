@@ -28,6 +28,7 @@ class SimFileSystem final : public io::FileSystem {
   Status Link(const std::string& from, const std::string& to) override;
   Status SetMode(const std::string& path, uint32_t mode) override;
   Status SyncDirectory(const std::string& path) override;
+  std::unique_ptr<io::WholeSync> TakeWholeSync(const std::string& path) override;
   Result<uint64_t> FreeBytes(const std::string& path) override;
 
  private:

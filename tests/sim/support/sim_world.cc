@@ -226,6 +226,11 @@ void SimWorld::SetCanPunch(bool can) {
   can_punch_ = can;
 }
 
+void SimWorld::SetCanSyncWhole(bool can) {
+  const std::lock_guard lock(mutex_);
+  can_sync_whole_ = can;
+}
+
 uint64_t SimWorld::UsedBytes() const {
   const std::lock_guard lock(mutex_);
   return UsedLocked();

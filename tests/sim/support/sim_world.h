@@ -123,6 +123,10 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   void SetCapacity(uint64_t bytes);
   // Sets whether the file system can punch holes (it can at first). Images inherit it.
   void SetCanPunch(bool can);
+  // Sets whether all files can be synced by one operation, which counts as a sync of the path "/".
+  // At first that is refused (io::WholeSync).
+  void SetCanSyncWhole(bool can);
+  Status SyncWhole();
   uint64_t UsedBytes() const;
   // Rot, in the cache and on the medium at once. False when there is no such byte.
   bool FlipBit(const std::string& path, uint64_t offset, unsigned bit);
@@ -188,6 +192,7 @@ class SimWorld : public std::enable_shared_from_this<SimWorld> {
   Prng prng_;
   uint64_t capacity_bytes_;
   bool can_punch_ = true;
+  bool can_sync_whole_ = false;
   InodeRef root_;
   uint64_t inode_last_ = 0;
   std::vector<NameOp> pending_names_;  // unsynced, in order

@@ -48,12 +48,15 @@ class LyingDisk final : public io::Disk {
 
 }  // namespace
 
-StoreMachine::StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed)
-    : world_(std::move(world)), files_(world_), prng_(seed) {}
+StoreMachine::StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed, io::FileSystem* files)
+    : world_(std::move(world)),
+      own_files_(world_),
+      files_(files != nullptr ? files : &own_files_),
+      prng_(seed) {}
 
 Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
   db::Environment environment = InlineEnvironment();
-  environment.file_system = &files_;
+  environment.file_system = files_;
   environment.reclaim_worker = reclaim_worker_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
     if (lies_) return std::unique_ptr<io::Disk>(std::make_unique<LyingDisk>(world_));
@@ -65,6 +68,7 @@ Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
 
   db::StoreOptions options;
   options.read_only = spec.read_only;
+  options.unpublished = spec.unpublished;
   if (spec.keep_latest) options.keep = {{.count = *spec.keep_latest}};
   if (spec.keep_last_verified) options.keep.push_back(KeepRule::LastVerified());
   options.staging_bytes = spec.staging_blocks * db::kBlockBytes;

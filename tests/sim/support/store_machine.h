@@ -25,14 +25,16 @@ struct OpenSpec {
   uint64_t staging_blocks = 6;                         // of db::kBlockBytes; at least 4
   std::optional<db::StoreGroup> group = std::nullopt;  // a part lies below the path
   std::string path = kStorePath;
-  std::optional<bool> delta = std::nullopt;       // none: every other session has it
+  std::optional<bool> delta = std::nullopt;  // none: every other session has it
+  bool unpublished = false;
   std::optional<bool> statistics = std::nullopt;  // none: two sessions of three have them
 };
 
 // One process on a machine. Outlives the stores and readers that it opened.
 class StoreMachine {
  public:
-  StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed);
+  // `files`: those of the world by another way; null: the world's own.
+  StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed, io::FileSystem* files = nullptr);
 
   SimWorld& world() { return *world_; }
   Result<std::unique_ptr<db::Store>> Open(const OpenSpec& spec);
@@ -45,7 +47,8 @@ class StoreMachine {
 
  private:
   const std::shared_ptr<SimWorld> world_;
-  SimFileSystem files_;
+  SimFileSystem own_files_;
+  io::FileSystem* const files_;
   SimClock clock_;
   const std::shared_ptr<HeldExecutor> reclaim_worker_ = std::make_shared<HeldExecutor>();
   Prng prng_;

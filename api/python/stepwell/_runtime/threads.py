@@ -9,14 +9,12 @@ these, so each was started or was not.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable
 
 from ..errors import StorageError
-
-_POLL_SECONDS, _POLL_MAX_SECONDS = 0.0002, 0.01  # of a wait with a limit
 
 # Those that the interpreter's end waits for.
 _running: set[Thread] = set()
@@ -32,8 +30,8 @@ class Thread:
         self._target: Callable[..., object] | None = target
         self._args = args
         self._waited_for = waited_for
-        self._ended = _thread.allocate_lock()
-        self._ended.acquire()
+        self._ended = _locked()
+        self._waiting: list[_thread.LockType] = []  # of each wait with a limit, until its end
         try:
             if waited_for:
                 _running.add(self)
@@ -57,24 +55,31 @@ class Thread:
             del target, args
             _running.discard(self)
             self._ended.release()
+            for waiting in list(self._waiting):
+                waiting.release()
 
     def join(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds; whether it has ended."""
         if timeout is None:
             with self._ended:  # Ctrl-C cannot come between the two
                 return True
-        end = time.monotonic() + timeout
-        pause = _POLL_SECONDS
-        while self._ended.locked():
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(left, pause))
-            pause = min(2 * pause, _POLL_MAX_SECONDS)
-        return True
+        waiting = _locked()  # its own: Ctrl-C may come behind its acquisition
+        self._waiting.append(waiting)
+        try:
+            return not self._ended.locked() or waiting.acquire(
+                timeout=max(0.0, min(timeout, _thread.TIMEOUT_MAX)))
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiting)
 
     def is_alive(self) -> bool:
         return self._ended.locked()
+
+
+def _locked() -> _thread.LockType:
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
 
 
 def _not_started(name: str, error: BaseException) -> StorageError:

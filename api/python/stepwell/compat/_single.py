@@ -44,6 +44,8 @@ _STORE, _EXPORT = "store", "export"  # in the temporary directory
 
 # States up to this size are copied at once, and the store is opened in the background.
 _SNAPSHOT_BYTES_MAX = 64 << 20
+# Of these, the store is made by one thread and synced with the checkpoint, as one.
+_ONE_THREAD_BYTES_MAX = 4 << 20
 
 
 class Form:
@@ -159,11 +161,12 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
             held = _hold([row for item in rows for row in item.rows])
-        if held:
+        if held is not None:
 
             def start() -> _store.Store:
                 with contextlib.ExitStack() as closing:
-                    store = closing.enter_context(_open(folder, form))
+                    store = closing.enter_context(
+                        _open(folder, form, unpublished=held <= _ONE_THREAD_BYTES_MAX))
                     core = store._backend.files("a single checkpoint")
                     store._track(core.save(request, rows, lambda view: view)).result()
                     rows.clear()  # the views
@@ -191,28 +194,30 @@ def _snapshot(folder: str, trees: dict[str, Any], metadata: Any, metrics: Any,
     return wait
 
 
-def _hold(rows: list[Row]) -> bool:
+def _hold(rows: list[Row]) -> int | None:
     """Copies the host arrays of rows, and puts views in the place of the others: JAX donates their
-    memory to no computation while these live, and deleting an array does not touch them. False, and
-    nothing changed, where it is much or on devices."""
+    memory to no computation while these live, and deleting an array does not touch them. Returns
+    their bytes; None, and nothing changed, where it is much or on devices."""
     held: list[tuple[Row, Any]] = []
     nbytes = 0
     for row in rows:
         if row.tag == SHARDS:
-            return False
+            return None
         if row.tag in (ARRAY, JAX):
             held.append((row, to_numpy(row.data) if row.tag == JAX else row.data))
             nbytes += held[-1][1].nbytes
             if nbytes > _SNAPSHOT_BYTES_MAX:
-                return False
+                return None
     for row, array in held:
         row.data = array if row.tag == JAX else array.copy()
-    return True
+    return nbytes
 
 
-def _open(folder: str, form: Form) -> _store.Store:
-    return _store.open(os.path.join(folder, _STORE), codec=form.codec,
-                       staging_bytes=form.staging_bytes)
+def _open(folder: str, form: Form, *, unpublished: bool = False) -> _store.Store:
+    path = os.path.join(folder, _STORE)
+    if not unpublished:
+        return _store.open(path, codec=form.codec, staging_bytes=form.staging_bytes)
+    return _store.open_unpublished(path, form.codec, form.staging_bytes)
 
 
 def _export(start: Callable[[], _store.Store], folder: str, form: Form) -> None:
