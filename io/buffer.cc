@@ -147,19 +147,24 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
   }
 }
 
-void BufferPool::Prefault(size_t count) {
+bool BufferPool::Prefault(size_t count) {
   for (size_t i = 0; i < count; ++i) {
+    {
+      const MutexLock lock(&mutex_);
+      if (stopped_ || blocks_.size() >= block_count_max_) return false;
+    }
     auto block = std::make_unique<Block>();
     block->memory = AlignedBuffer(block_bytes_);
-    if (!block->memory) return;
+    if (!block->memory) return false;
     std::memset(block->memory.data(), 0, block_bytes_);
     const MutexLock lock(&mutex_);
-    if (stopped_ || blocks_.size() >= block_count_max_) return;
+    if (stopped_ || blocks_.size() >= block_count_max_) return false;
     idle_.reserve(blocks_.size() + 1);
     blocks_.push_back(std::move(block));
     idle_.push_back(blocks_.back().get());
+    free_.NotifyOne();
   }
-  free_.NotifyAll();
+  return true;
 }
 
 BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {

@@ -63,8 +63,8 @@ class BufferPool {
   Block* Acquire(const std::function<void()>& pump = {},
                  const std::function<bool()>& keep_waiting = {});
   // Makes up to `count` free blocks, within the bound, and touches their pages: a later taker
-  // does not wait for the kernel to clear them.
-  void Prefault(size_t count);
+  // does not wait for the kernel to clear them. False when no more can be made.
+  bool Prefault(size_t count);
   // Null when none is free now. Goes on after Stop(), so that what runs already can end.
   // `no_memory`: whether the kernel has none for another block, so that none may ever be free.
   Block* TryAcquire(bool* no_memory = nullptr);

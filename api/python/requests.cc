@@ -75,6 +75,7 @@ void BindRequests(nb::module_& m) {
       .def_rw("statistics", &StoreOptions::statistics)
       .def_rw("on_nonfinite", &StoreOptions::on_nonfinite)
       .def_rw("staging_bytes", &StoreOptions::staging_bytes)
+      .def_rw("warm", &StoreOptions::warm)
       .def_rw("threads", &StoreOptions::threads)
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)
       .def_rw("trace_path", &StoreOptions::trace_path)

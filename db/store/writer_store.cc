@@ -42,6 +42,14 @@ Result<size_t> StagingBlocks(const StoreOptions& options) {
   return blocks;
 }
 
+// Makes all blocks, some at a time: a save's work comes in between.
+void WarmUp(const std::shared_ptr<io::Executor>& workers,
+            const std::shared_ptr<io::BufferPool>& pool) {
+  workers->Run([workers, pool] {
+    if (pool->Prefault(kPrefaultedBlocks)) WarmUp(workers, pool);
+  });
+}
+
 }  // namespace
 
 WriterStore::WriterStore(std::string path, const StoreOptions& options, Environment environment,
@@ -131,10 +139,10 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
                             OpenTrace(path, options.trace_path, store->environment_.file_system,
                                       store->environment_.clock));
   if (!store->environment_.inline_mode) {
-    store->environment_.workers->Run(
-        [pool = store->pool_, count = std::min(blocks, kPrefaultedBlocks)] {
-          pool->Prefault(count);
-        });
+    store->environment_.workers->Run([pool = store->pool_] { pool->Prefault(kPrefaultedBlocks); });
+    // On all threads: the kernel clears memory on the one that touches it.
+    const size_t threads = options.warm ? store->environment_.workers->parallelism() : 0;
+    for (size_t i = 0; i < threads; ++i) WarmUp(store->environment_.workers, store->pool_);
   }
   STEPWELL_RETURN_IF_ERROR(store->Recover());  // the destructor closes what was started
   return std::unique_ptr<Store>(std::move(store));

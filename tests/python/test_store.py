@@ -259,6 +259,22 @@ def test_state_larger_than_the_staging_memory(path):
             np.testing.assert_array_equal(store.load(2, name), array)
 
 
+def test_a_warm_store_takes_its_memory_at_once_and_within_the_bound(path):
+    blocks = 48 << 20
+    with stepwell.open(path, staging_bytes=blocks) as store:
+        store.save(0, {"w": np.arange(100_000)}).result()
+        assert store.stats()["staging_bytes"] < blocks // 2
+    with stepwell.open(path, staging_bytes=blocks, warm=True) as store:
+        bound = store.stats()["staging_bytes_max"]
+        while store.stats()["staging_bytes"] < bound:  # in the background
+            store.save(0, {"w": np.arange(100_000)}, if_exists="replace").result()
+        assert bound <= blocks and store.stats()["staging_bytes"] == bound
+    with stepwell.open(path, warm=True) as store:  # closes while it takes 1 GiB
+        np.testing.assert_array_equal(store.load()["w"], np.arange(100_000))
+    with pytest.raises(stepwell.InvalidArgumentError, match="warm takes the memory of saves"):
+        stepwell.open(path, mode="r", warm=True)
+
+
 def test_verify_and_stats(store):
     store.save(0, {"x": np.arange(1000), "t": "text"}).result()
     report = store.verify()

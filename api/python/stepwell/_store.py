@@ -55,7 +55,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          process_timeout: float = 120.0, disks: Disks = "shared", untrusted: bool = False,
          private: bool = True, branch: str | None = None, save: SavePolicy | None = None,
          metadata: Mapping[str, Any] | None = None, create: bool = True,
-         delta: bool = False, statistics: bool = False,
+         delta: bool = False, statistics: bool = False, warm: bool = False,
          on_nonfinite: Literal["ignore", "warn", "error"] = "ignore",
          storage_options: Mapping[str, Any] | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
@@ -112,7 +112,9 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         item: "warn" names leaves and counts (logger "stepwell"), "error" makes its handle raise
         InvalidArgumentError, which names them, and saves nothing of it, on no process. Both imply
         `statistics`. Steps that are imported or pulled are saved in any case. Mode "a" only.
-
+    warm: True takes all of `staging_bytes` from the system now, in the background. Otherwise the
+        first saves do, which then take longer: on a virtual machine whose host has taken free
+        memory back, up to two seconds for each gigabyte. Mode "a" only.
     storage_options: keywords for the library that opens a URL, as in `Store.push`.
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
@@ -158,7 +160,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         raise InvalidArgumentError(
             f"process_timeout must be a number of seconds above 0, not {process_timeout!r}")
     for name, flag in (("untrusted", untrusted), ("private", private), ("create", create),
-                       ("delta", delta), ("statistics", statistics)):
+                       ("delta", delta), ("statistics", statistics), ("warm", warm)):
         if not isinstance(flag, bool):
             raise InvalidArgumentError(f"{name} must be True or False, not {flag!r}")
     if untrusted and mode != "r":
@@ -168,6 +170,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if on_nonfinite not in _stepwell.OnNonfinite.__members__:
         names = ", ".join(_stepwell.OnNonfinite.__members__)
         raise InvalidArgumentError(f"on_nonfinite must be one of {names}, not {on_nonfinite!r}")
+    if warm and mode == "r":
+        raise InvalidArgumentError("warm takes the memory of saves: it needs mode='a'")
     if mode == "r" and (statistics or on_nonfinite != "ignore"):
         raise InvalidArgumentError(
             "statistics and on_nonfinite say how steps are saved: they need mode='a'")
@@ -213,6 +217,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         options.statistics = statistics
         options.on_nonfinite = _stepwell.OnNonfinite[on_nonfinite]
         options.staging_bytes, options.threads = staging_bytes or 0, threads or 0
+        options.warm = warm
         if reclaim_bytes_per_second is not None:
             options.reclaim_bytes_per_second = reclaim_bytes_per_second
         if path == root and not read_only and trace is not None:

@@ -41,7 +41,10 @@ struct OpenOptions {
   // Others than kIgnore imply `statistics`. Not for what is imported or pulled.
   OnNonfinite on_nonfinite = OnNonfinite::kIgnore;
   uint64_t staging_bytes = 0;  // bound of the memory for saves; 0: min(1 GiB, 1/8 of memory)
-  size_t threads = 0;          // that encode and decode; 0: min(4, cores)
+  // Takes all of that memory now, in the background, which the first saves otherwise do. A machine
+  // whose host has taken free memory back needs up to two seconds for each gigabyte.
+  bool warm = false;
+  size_t threads = 0;                             // that encode and decode; 0: min(4, cores)
   std::chrono::milliseconds lock_timeout{10000};  // waited while a killed writer's I/O drains
   uint64_t reclaim_bytes_per_second = uint64_t{128} << 20;  // moved by reclaim, at most
   // A file for the save pipeline's spans in Chrome's trace format, made at Open and written at
