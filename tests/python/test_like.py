@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import equinox as eqx
@@ -392,3 +393,35 @@ def test_python_numbers_are_cast_alike(store):
     assert store.load(1, "i", like=np.zeros((), np.uint8), cast="wrap") == 251
     with pytest.raises(stepwell.InvalidArgumentError, match="cast must be False or True or 'wrap'"):
         store.load(1, "f", like=1.0, cast="yes")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class _Registered(dict):  # type: ignore[type-arg]  # a class of JAX's registry that can change
+    def tree_flatten_with_keys(self):
+        return [(jax.tree_util.DictKey(k), v) for k, v in self.items()], tuple(self)
+
+    @classmethod
+    def tree_unflatten(cls, keys, children):
+        return cls(zip(keys, children, strict=True))
+
+
+@pytest.mark.parametrize("change", ["order", "name", "size"])
+@pytest.mark.parametrize("extra", [False, True], ids=["as stored", "one more in like"])
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, _Registered,
+                                  lambda items: collections.defaultdict(list, items)],
+                         ids=["dict", "OrderedDict", "registered", "defaultdict"])
+def test_like_may_change_while_it_is_loaded(store, kind, extra, change):
+    state = {"a": np.full(3, 1.0), "b": np.full(3, 2.0)}
+    store.save(0, {"inside": kind(state)}).result()
+    like = kind({name: np.zeros(3) for name in (*state, *["c"] * extra)})
+
+    def meanwhile(done: int, total: int) -> None:
+        first = like.pop(next(iter(like)))
+        if change != "size":
+            like["a" if change == "order" else "z"] = first
+
+    loaded = store.load(0, like={"inside": like}, missing="target", progress=meanwhile)["inside"]
+    assert type(loaded) is type(like)
+    assert list(loaded) == [*state, *["c"] * extra]  # as it was
+    for name, array in state.items():
+        np.testing.assert_array_equal(loaded[name], array)

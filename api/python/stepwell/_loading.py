@@ -164,8 +164,9 @@ class Loading(OpenStore):
                    rename: Rename | None = None, on_corrupt: OnCorrupt = "raise",
                    progress: Progress | bool | None = None) -> LoadHandle:
         """`load` on a thread of its own; returns a handle at once. The step is chosen, and kept
-        from deletion, when this returns; the handle raises what `load` raises. With local disks
-        loads are collective and have an order: InvalidArgumentError."""
+        from deletion, when this returns; `like` is looked at on that thread: do not change it
+        before the result is there. The handle raises what `load` raises. With local disks loads
+        are collective and have an order: InvalidArgumentError."""
         request = LoadRequest.checked(path, like, mesh, specs, items, as_, cast, missing,
                                       unexpected, rename, progress_of(progress, "load"))
         number = step_or_newest(step)

@@ -220,7 +220,7 @@ class Matcher:
         if self._is_leaf(like):
             return None
         try:
-            return open_node(like)
+            return open_node(like, to_rebuild=True)
         except BadKeyError as error:
             self._unsupported.append((path_text(path), str(error)))
             return Opened(OBJECT, "", [])

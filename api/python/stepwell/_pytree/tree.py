@@ -73,11 +73,15 @@ class TooDeepError(Exception):
 
 
 class Opened(NamedTuple):
-    """One container, opened: its kind, its type's name, its children in its own order."""
+    """One container, opened: its kind, its type's name, its children in its own order; and, where
+    `rebuild` may come after the container has changed, the keys of a dict, or JAX's structure of
+    one level of a registered class."""
 
     kind: ContainerKind
     type_name: str
     children: list[tuple[Component, Any]]
+    keys: list[Any] | None = None
+    structure: Any = None
 
 
 def type_name(node: object) -> str:
@@ -94,20 +98,22 @@ def _key_component(key: object) -> Component:
     return (LITERAL, literal(key))
 
 
-def open_node(node: Any) -> Opened | None:
-    """The children of a container; None when `node` is none (a leaf, or not known at all)."""
+def open_node(node: Any, *, to_rebuild: bool = False) -> Opened | None:
+    """The children of a container; None when `node` is none (a leaf, or not known at all).
+    `to_rebuild`: notes what `rebuild` needs of the container as it is now."""
     kind = type(node)
     if kind is dict or kind is collections.OrderedDict or kind is collections.defaultdict:
         name = "" if kind is dict else type_name(node)
-        children = [((KEY, k) if type(k) is str else _key_component(k), v) for k, v in node.items()]
-        return Opened(DICT, name, children)
+        items = list(node.items())  # in one go: another thread may add to it
+        children = [((KEY, k) if type(k) is str else _key_component(k), v) for k, v in items]
+        return Opened(DICT, name, children, [k for k, _ in items] if to_rebuild else None)
     if kind is list:
         return Opened(LIST, "", [((INDEX, i), v) for i, v in enumerate(node)])
     if kind is tuple:
         return Opened(TUPLE, "", [((INDEX, i), v) for i, v in enumerate(node)])
     opened = _open_registered(node)  # before namedtuples, of which some fields may be aux data
     if opened is not None:
-        return opened
+        return opened._replace(structure=_structure(node)) if to_rebuild else opened
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         children = [((ATTRIBUTE, f), v) for f, v in zip(node._fields, node, strict=True)]
         return Opened(NAMEDTUPLE, type_name(node), children)
@@ -146,25 +152,31 @@ def _open_registered(node: Any) -> Opened | None:
     return Opened(kind, type_name(node), children)
 
 
+def _structure(node: Any) -> Any:
+    """JAX's of one level."""
+    return sys.modules["jax.tree_util"].tree_structure(node, is_leaf=lambda each: each is not node)
+
+
 def rebuild(node: Any, opened: Opened, children: list[Any]) -> Any:
-    """A container like `node` with other children, in the order of `opened`."""
+    """A container like `node` was when it was opened, with other children, in that order."""
     kind = type(node)
+    keys = node if opened.keys is None else opened.keys
     if kind is dict or kind is collections.OrderedDict:
-        return kind(zip(node, children, strict=True))
+        return kind(zip(keys, children, strict=True))
     if kind is list:
         return children
     if kind is tuple:
         return tuple(children)
     if kind is collections.defaultdict:
-        return collections.defaultdict(node.default_factory, zip(node, children, strict=True))
+        return collections.defaultdict(node.default_factory, zip(keys, children, strict=True))
     if opened.kind == NAMEDTUPLE:
         return kind(*children)
     tree_util = sys.modules.get("jax.tree_util")
     if dataclasses.is_dataclass(kind) and (tree_util is None or tree_util.all_leaves([node])):
         return with_fields(node, [name for (_, name), _ in opened.children], children)
     assert tree_util is not None
-    treedef = tree_util.tree_structure(node, is_leaf=lambda other: other is not node)
-    return tree_util.tree_unflatten(treedef, children)
+    structure = _structure(node) if opened.structure is None else opened.structure
+    return tree_util.tree_unflatten(structure, children)
 
 
 # ---- leaves that are not data ------------------------------------------------------------------
