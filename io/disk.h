@@ -144,9 +144,9 @@ struct FileOpenOptions {
 class WholeSync {
  public:
   virtual ~WholeSync() = default;
-  // Makes durable all that was written to the file system, whoever wrote it. kUnimplemented, and
-  // nothing is done, where it would have to wait for much of that: then files are synced one by
-  // one. Any other error is of some file, or of the disk. Once.
+  // Makes durable all that was written to the file system, by any program. kUnimplemented, and
+  // nothing is done, where it would have to wait for much of that. Any other error may be of a file
+  // of another program. After an error, files are to be synced one by one. Once.
   virtual Status Sync() = 0;
 };
 

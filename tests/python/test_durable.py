@@ -219,6 +219,13 @@ def test_waits_of_a_thread_end_with_it_each_by_itself():
     assert ended == [True] * 5 and thread.join(1e12) and not thread._waiting
 
 
+def test_a_wait_that_begins_behind_the_end_sees_it_whoever_else_waits():
+    thread = Thread("test", lambda: None)
+    assert thread.join()
+    with thread._ended:  # another wait, between its two steps
+        assert thread.join(1e6) and not thread.is_alive()
+
+
 def test_a_thread_is_waited_for_and_joined():
     gate = threading.Event()
     thread = Thread("stepwell-test", gate.wait, waited_for=True)

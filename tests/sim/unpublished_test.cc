@@ -170,6 +170,25 @@ TEST(UnpublishedTest, AFailureAtEveryOperation) {
   EXPECT_GE(failures, 20U);
 }
 
+// The sync of the whole file system tells of other programs' files, too: then each file tells.
+TEST(UnpublishedTest, AnotherProgramsFailureIsNotOurs) {
+  Counts counts;
+  uint64_t ours = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const auto world = Prepared(4, seed, true);
+    world->AddFault({.kind = OpKind::kSync, .path_contains = "/"});
+    const Status status = MakeCheckpoint(world, 5, true);
+    ASSERT_EQ(world->faults_struck(), 1U);
+    world->ClearFaults();
+    SCOPED_TRACE(StrCat("seed ", seed, ": ", status.ToString()));
+    ours += status.ok() ? 0 : 1;
+    CheckImages(*world, {4, 5}, status.ok(), !status.ok(), &counts);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(ours, 0U);
+  EXPECT_LT(ours, 200U);
+}
+
 // The store itself syncs nothing, so that all depends on Commit; and this test sees it.
 TEST(UnpublishedTest, NothingButCommitSyncs) {
   const auto world = World(1, true);

@@ -92,6 +92,7 @@ Status SimWorld::SyncLocked(Inode* inode, const std::vector<ByteRange>& uncovere
                             std::string_view path) {
   Fault::Effect effect{};
   const Status status = BeginOp(OpKind::kSync, path, &effect);
+  if (status.ok() && inode->TakeUnreported()) return ErrnoStatus(EIO, std::string(path));
   if (status.ok()) {
     if (effect != Fault::Effect::kLose) inode->Sync(uncovered);
   } else if (effect == Fault::Effect::kDoAndFail) {
@@ -109,12 +110,14 @@ Status SimWorld::SyncWhole() {
   const Status status = BeginOp(OpKind::kSync, "/", &effect);
   const bool done = status.ok() || effect == Fault::Effect::kDoAndFail;
   if ((done && effect == Fault::Effect::kLose) || frozen_) return status;
+  const bool foreign = prng_.Coin();  // a failed write was of a file that is not in this world
   for (const InodeRef& inode : Reachable()) {
     if (inode->is_directory) continue;
     if (done) {
       inode->Sync({});
-    } else {
+    } else if (!foreign && prng_.Coin()) {
       inode->FailSync(&prng_);
+      inode->SetUnreported();
     }
   }
   if (!done) return status;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/disk.h"
@@ -84,6 +85,9 @@ class Inode : public std::enable_shared_from_this<Inode> {
   // A sync that failed: chance decides what reached the medium; the rest counts as clean though the
   // medium lacks it, so that the next sync succeeds and lies.
   void FailSync(Prng* prng);
+  // A sync of the whole file system met that failure: the file's own next sync reports it, too.
+  void SetUnreported() { unreported_ = true; }
+  bool TakeUnreported() { return std::exchange(unreported_, false); }
   // The kernel's own writeback: one dirty sector reaches the medium early.
   void WriteBackOne(Prng* prng);
   // Returns the file's contents after a power cut.
@@ -120,6 +124,7 @@ class Inode : public std::enable_shared_from_this<Inode> {
   std::vector<bool> allocated_;        // by page, of the live file
   uint64_t truncated_to_ = kNone;      // the smallest unsynced truncation
   bool size_dirty_ = false;
+  bool unreported_ = false;
   bool diverged_ = false;  // a failed sync left clean sectors that the medium lacks
 };
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from .._pytree.dtypes import number_of
 from .._runtime import durable
 from .._runtime.arguments import Progress
 from .._runtime.files import is_inside
-from ..errors import InvalidArgumentError, NoSpaceError, StepExistsError, StorageError
+from ..errors import InvalidArgumentError, StepExistsError
 from .tensors import Tensors
 
 _NAME = "file"
@@ -58,16 +57,9 @@ def whole_file(path: str, store: str, replace: bool) -> Iterator[tuple[str, IO[b
     with durable.Folder(path, replace=replace) as folder:
         inner = os.path.join(folder.temporary, _NAME)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            with open(os.open(inner, flags, 0o666 if mode & 0o077 else 0o600), "w+b") as file:
-                yield folder.temporary, file
-        except OSError as error:
-            if type(error) is not OSError:
-                raise
-            failed = (NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT)
-                      else StorageError)(f"{path} cannot be written: {error.strerror}")
-            failed.errno = error.errno
-            raise failed from None
+        with durable.storage_errors(path), open(
+                os.open(inner, flags, 0o666 if mode & 0o077 else 0o600), "w+b") as file:
+            yield folder.temporary, file
         folder.commit(_NAME)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from .. import _stepwell
-from ..errors import CheckpointNotFoundError, StepNotFoundError
+from ..errors import (CheckpointNotFoundError, NoSpaceError, StepNotFoundError, StorageError)
 
 # Names with this are never read as checkpoints: of Orbax's, and of the door's, while they are made.
 TEMPORARY = ".orbax-checkpoint-tmp"
@@ -81,6 +81,21 @@ def write(path: str, data: bytes, *, mode: int = 0) -> None:
 def move(source: str, target: str) -> None:
     """A directory or file gets another name in its file system; nothing may be there."""
     _stepwell.move_durably(os.fsencode(source), os.fsencode(target))
+
+
+@contextlib.contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Gives an OSError of Python's own calls, on files of what is to have the path, the class that
+    the engine's have: NoSpaceError or StorageError."""
+    try:
+        yield
+    except OSError as error:
+        if type(error) is not OSError:
+            raise
+        failed = (NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError)(
+            f"{path} cannot be written: {error.strerror}")
+        failed.errno = error.errno
+        raise failed from None
 
 
 def make_directories(path: str, mode: int = 0o777) -> None:

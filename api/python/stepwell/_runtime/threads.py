@@ -30,6 +30,7 @@ class Thread:
         self._target: Callable[..., object] | None = target
         self._args = args
         self._waited_for = waited_for
+        self._is_over = False
         self._ended = _locked()
         self._waiting: list[_thread.LockType] = []  # of each wait with a limit, until its end
         try:
@@ -44,16 +45,17 @@ class Thread:
             raise
 
     def _run(self) -> None:
-        if self._waited_for:
-            _running.add(self)
-        target, args = self._target, self._args
-        self._target, self._args = None, ()
         try:
+            if self._waited_for:
+                _running.add(self)
+            target, args = self._target, self._args
+            self._target, self._args = None, ()
             if target is not None:
                 target(*args)
-        finally:
             del target, args
+        finally:
             _running.discard(self)
+            self._is_over = True  # first: a wait that begins now is not in the list below
             self._ended.release()
             for waiting in list(self._waiting):
                 waiting.release()
@@ -66,14 +68,14 @@ class Thread:
         waiting = _locked()  # its own: Ctrl-C may come behind its acquisition
         self._waiting.append(waiting)
         try:
-            return not self._ended.locked() or waiting.acquire(
+            return self._is_over or waiting.acquire(
                 timeout=max(0.0, min(timeout, _thread.TIMEOUT_MAX)))
         finally:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(waiting)
 
     def is_alive(self) -> bool:
-        return self._ended.locked()
+        return not self._is_over
 
 
 def _locked() -> _thread.LockType:

@@ -115,7 +115,8 @@ def save(path: str | os.PathLike[str], items: Mapping[str, Any], *, overwrite: b
     def publish() -> None:
         made = claim.folder
         assert made is not None
-        inner = _finish(made, form)
+        with durable.storage_errors(target):
+            inner = _finish(made, form)
         cancellation.publish(lambda: made.commit(inner))
 
     def work(start: Callable[[], _store.Store]) -> None:
