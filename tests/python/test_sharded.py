@@ -423,3 +423,22 @@ with stepwell.open(path) as store:
 print("ok")
 """, path, **EIGHT)
     assert (status, out) == (0, "ok\n"), err
+
+
+def test_sharded_keys_are_loaded_where_jax_traces(run_jax, path):
+    status, out, err = run_jax(START + """
+keys = jax.random.split(jax.random.key(1), 8)
+tree = {"split": jax.device_put(keys, NamedSharding(Mesh(np.array(devices), ("x",)), P("x"))),
+        "everywhere": jax.device_put(keys[0], NamedSharding(Mesh(np.array(devices), ("x",)), P())),
+        "w": jax.device_put(jnp.arange(8.), NamedSharding(Mesh(np.array(devices), ("x",)), P("x")))}
+with stepwell.open(path) as store:
+    store.save(0, tree).result()
+    load = lambda: store.load(0, like=tree)
+    shapes = jax.eval_shape(load)
+    loaded = jax.jit(load)()
+for name, array in tree.items():
+    assert (shapes[name].shape, shapes[name].dtype) == (array.shape, array.dtype)
+    assert (loaded[name] == array).all(), name
+print("ok")
+""", path, **EIGHT)
+    assert (status, out) == (0, "ok\n"), err

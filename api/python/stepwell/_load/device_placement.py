@@ -460,11 +460,13 @@ def _sharded(target: Target, here: Mapping[Box, Any], layouts: _Layouts) -> Any:
     jax = sys.modules["jax"]
     if target.prng_impl:
         by_device = layouts.of(target.sharding, target.shape).by_device
-        data = jax.device_put([here[box] for box in by_device.values()],
-                              [_on(device, target) for device in by_device])
-        keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
-        more = {} if keys else {"dtype": target.dtype}
-        return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys, **more)
+        with jax.ensure_compile_time_eval():  # arrays, also while JAX traces the caller
+            data = jax.device_put([here[box] for box in by_device.values()],
+                                  [_on(device, target) for device in by_device])
+            keys = [jax.random.wrap_key_data(part, impl=target.prng_impl) for part in data]
+            more = {} if keys else {"dtype": target.dtype}
+            return jax.make_array_from_single_device_arrays(target.shape, target.sharding, keys,
+                                                            **more)
     if not here:  # all of it is on other processes' devices
         return jax.make_array_from_single_device_arrays(target.shape, target.sharding, [],
                                                         dtype=target.dtype)
