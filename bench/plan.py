@@ -27,6 +27,7 @@ TASKS = [
     _task("leaves", "leaves:run_leaves"),
     _task("tiny", "leaves:run_tiny"),
     _task("commit", "commit:run"),
+    _task("one", "one:run"),
     _task("part", "part:run_part"),
     _task("leaf", "part:run_leaf"),
     _task("steps", "steps:run", only="stepwell"),
