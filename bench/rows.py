@@ -229,7 +229,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "fio write + fdatasync", "one write, one flush", "one flush + 1 ms"),
         Row("commit/slowest", commit, "the slowest of them", "ms", "sync commit",
             "fio write + fdatasync", "one write, one flush"),
-        Row("one/durable", commit, "10 × 1 KiB: a checkpoint at a path of its own (Stepwell: a step)",
+        Row("one/durable", commit, "10 × 1 KiB as one checkpoint, a path each (Stepwell: a step)",
             "ms", "own", "one file, fsync, rename, fsync", "syncs, work a checkpoint"),
         Row("one/new", commit, "10 × 1 KiB: a new store opened, saved to and closed", "ms", "own",
             "one file, fsync, rename, fsync", "syncs of a store", "≤ 20 ms", only="stepwell"),
