@@ -136,7 +136,7 @@ void StopEverywhere(uint64_t old_seed, bool whole_sync, Counts* counts) {
 TEST(UnpublishedTest, AStopAtEveryOperation) {
   Counts counts;
   for (const bool whole_sync : {true, false}) {
-    for (const uint64_t old_seed : {0, 4}) {
+    for (const uint64_t old_seed : {uint64_t{0}, uint64_t{4}}) {
       StopEverywhere(old_seed, whole_sync, &counts);
       if (HasFailure()) return;
     }
