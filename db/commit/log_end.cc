@@ -303,6 +303,7 @@ ReclaimRequest LogEnd::NewReclaimRequest() {
   request.old_tip = old_tip_;
   request.first_id = log_->first_id();
   request.spare_bytes_max = log_->spare_bytes_wanted();
+  request.spares_max = log_->spares_wanted();
   request.unwanted_spares = log_->TakeExcessSpares();
   return request;
 }

@@ -209,7 +209,9 @@ Status Reclaimer::Handle(const ReclaimRequest& request, const SegmentUse& use, u
   limits.evacuate_gain_min = request.evacuate_gain_min;
   uint64_t spares = 0;
   for (const auto& spare : result->spares) spares += spare.bytes;
-  limits.spare_bytes_max = request.spare_bytes_max > spares ? request.spare_bytes_max - spares : 0;
+  const bool wanted = result->spares.size() < request.spares_max;
+  limits.spare_bytes_max =
+      wanted && request.spare_bytes_max > spares ? request.spare_bytes_max - spares : 0;
   // Twice at most: after a punch, what is left may be worth moving.
   for (int round = 0; round < 3; ++round) {
     bool gone = false;

@@ -86,6 +86,7 @@ struct ReclaimRequest {
   uint64_t old_tip = 0;
   uint64_t first_id = 0;
   uint64_t spare_bytes_max = 0;  // of all new spares
+  size_t spares_max = 0;         // their number
   uint64_t punch_gain_min = 0;
   uint64_t evacuate_gain_min = 0;
   std::vector<std::string> unwanted_spares;  // to be removed

@@ -308,6 +308,10 @@ uint64_t LogWriter::spare_bytes_wanted() const {
   return spares_.size() < kSparesMax && bytes < wanted ? wanted - bytes : 0;
 }
 
+size_t LogWriter::spares_wanted() const {
+  return kSparesMax - std::min(kSparesMax, spares_.size());
+}
+
 std::vector<std::string> LogWriter::TakeExcessSpares() {
   std::vector<std::string> excess;
   uint64_t bytes = 0;

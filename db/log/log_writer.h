@@ -84,6 +84,7 @@ class LogWriter {
   void AddSpare(Spare spare) { spares_.push_back(std::move(spare)); }
   // Room for more spares: together they are to do for the next two segments.
   uint64_t spare_bytes_wanted() const;
+  size_t spares_wanted() const;
   // Spares beyond that, for the caller to remove.
   std::vector<std::string> TakeExcessSpares();
   // Gives the space of all of them back; whether there was any.

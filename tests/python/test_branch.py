@@ -249,3 +249,23 @@ with stepwell.open(sys.argv[1]) as store:
             store.branch(name, 2)
         assert store.branches() == sorted(os.listdir(path / "branches"))
         assert left <= set(store.branches())
+
+
+def test_segments_that_branches_ended_are_no_spares_without_bound(path):
+    array = np.arange(20_000, dtype=np.float32)
+    policy = stepwell.policy.LatestN(2)
+    segments = os.path.join(path, "segments")
+    with stepwell.open(path, keep=policy) as store:
+        store.save(0, array).result()
+        for number in range(12):  # each ends a segment
+            shutil.rmtree(store.branch(f"b{number}"))
+        assert len(os.listdir(segments)) > 12
+        for step in range(1, 4):
+            store.save(step, array + step).result()
+    with stepwell.open(path, keep=policy) as store:
+        store.save(4, array + 4).result()
+        store.reclaim()
+        spares = [name for name in os.listdir(segments) if name.endswith(".spare")]
+        assert 0 < len(spares) <= 4
+        assert len(os.listdir(segments)) <= 9
+        np.testing.assert_array_equal(store.load(4), array + 4)
