@@ -60,9 +60,9 @@ struct StoreOptions : OpenOptions {
   uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
   // The index is opened where there are more live steps: of so few, frames are read sooner.
   size_t steps_before_index = 32;
-  // The store is new, small, in a directory without its name yet (db/export/durable.h), and closed
-  // before it gets that. Nothing is synced, of exports neither: DurableFolder::Commit does it. One
-  // thread at a time uses the store, and does all its work.
+  // The store is new and small, lies in the temporary directory of a DurableFolder
+  // (db/export/durable.h), and is closed before Commit, which syncs it. The store and its exports
+  // sync nothing. One thread at a time uses the store, and does all its work.
   bool unpublished = false;
   // This store is (or, where there is none yet, is to be) this part of a group. Needed to write to
   // a part, and to save parts of steps, on part 0 too.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that somebody else makes durable.
+// A file system that leaves all syncs to its user.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace stepwell::io {
 
-// The file system `inner`, without a sync of anything that is opened or named through it: for what
-// is made in a directory without its name yet. Who gives it the name syncs all of it before.
+// Wraps `inner` and skips each sync of a file or directory. For what is built in a temporary
+// directory: the caller syncs the whole directory before it renames it.
 std::unique_ptr<FileSystem> WithoutSyncs(std::shared_ptr<FileSystem> inner);
 
 }  // namespace stepwell::io

@@ -70,7 +70,8 @@ std::vector<StepTexts> ReadTexts(const std::vector<const LiveStep*>& steps, Segm
 
 void IndexKeeper::Note(const LiveSteps::Change& change) {
   if (options_.environment.without_index) return;
-  // Questions about so few steps read their frames. The scan of the open finds what was not noted.
+  // Queries read the frames of so few steps. Opening the index scans the log for the changes that
+  // were not noted.
   const bool few = options_.live->CountNeeding() <= options_.environment.steps_before_index;
   {
     const io::MutexLock lock(&mutex_);

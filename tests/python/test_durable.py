@@ -219,7 +219,7 @@ def test_waits_of_a_thread_end_with_it_each_by_itself():
     assert ended == [True] * 5 and thread.join(1e12) and not thread._waiting
 
 
-def test_a_wait_that_begins_behind_the_end_sees_it_whoever_else_waits():
+def test_join_after_the_end_returns_while_another_thread_joins():
     thread = Thread("test", lambda: None)
     assert thread.join()
     with thread._ended:  # another wait, between its two steps

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Power cuts, kills and failures at every operation of a single checkpoint: a store is made without
-// a sync in the temporary directory of a DurableFolder, its step is exported beside it, and
-// Commit syncs both and gives them their name. In each image the checkpoint is there whole, or what
-// it was to replace is; the new one once Commit has returned.
+// Power cuts, kills and failures at every operation of a single checkpoint. It is built without
+// syncs in the temporary directory of a DurableFolder: a store, and an export of its step. Commit
+// syncs both, and renames. Each image has the new checkpoint whole, or what it replaces; the new
+// one once Commit has returned.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -194,11 +194,16 @@ TEST(UnpublishedTest, AnotherProgramsFailureIsNotOurs) {
 // The store itself syncs nothing, so that all depends on Commit; and this test sees it.
 TEST(UnpublishedTest, NothingButCommitSyncs) {
   const auto world = World(1, true);
-  const uint64_t syncs = world->count(OpKind::kSync);
-  const uint64_t directories = world->count(OpKind::kSyncDirectory);
+  uint64_t syncs = world->count(OpKind::kSync);
+  uint64_t directories = world->count(OpKind::kSyncDirectory);
   ASSERT_OK(MakeCheckpoint(world, 5, false));
   EXPECT_EQ(world->count(OpKind::kSync) - syncs, 1U);
   EXPECT_EQ(world->count(OpKind::kSyncDirectory) - directories, 2U);  // the claim's, the name's
+  syncs = world->count(OpKind::kSync);
+  directories = world->count(OpKind::kSyncDirectory);
+  ASSERT_OK(MakeCheckpoint(world, 4, true));
+  EXPECT_EQ(world->count(OpKind::kSync) - syncs, 1U);
+  EXPECT_EQ(world->count(OpKind::kSyncDirectory) - directories, 4U);  // two as the old one goes
 }
 
 TEST(UnpublishedTest, AMissingSyncIsSeen) {

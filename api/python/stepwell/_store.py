@@ -113,8 +113,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         InvalidArgumentError, which names them, and saves nothing of it, on no process. Both imply
         `statistics`. Steps that are imported or pulled are saved in any case. Mode "a" only.
     warm: True takes all of `staging_bytes` from the system now, in the background. Otherwise the
-        first saves do, which then take longer: on a virtual machine whose host has taken free
-        memory back, up to two seconds for each gigabyte. Mode "a" only.
+        first saves wait for it, longest on a virtual machine whose host has taken free memory
+        back. Mode "a" only.
     storage_options: keywords for the library that opens a URL, as in `Store.push`.
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.

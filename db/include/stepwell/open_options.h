@@ -41,8 +41,8 @@ struct OpenOptions {
   // Others than kIgnore imply `statistics`. Not for what is imported or pulled.
   OnNonfinite on_nonfinite = OnNonfinite::kIgnore;
   uint64_t staging_bytes = 0;  // bound of the memory for saves; 0: min(1 GiB, 1/8 of memory)
-  // Takes all of that memory now, in the background, which the first saves otherwise do. A machine
-  // whose host has taken free memory back needs up to two seconds for each gigabyte.
+  // With write access: takes all of that memory now, in the background, where the first saves
+  // otherwise wait for it, longest on a virtual machine whose host has taken free memory back.
   bool warm = false;
   size_t threads = 0;                             // that encode and decode; 0: min(4, cores)
   std::chrono::milliseconds lock_timeout{10000};  // waited while a killed writer's I/O drains
