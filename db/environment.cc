@@ -33,21 +33,6 @@ uint64_t Random() {
   return uint64_t{device()} << 32 | device();
 }
 
-// Everything on the thread that waits.
-Environment MakeInlineEnvironment() {
-  Environment environment;
-  environment.file_system = io::LocalFileSystem();
-  environment.make_disk = [] { return io::MakeInlineDisk(); };
-  environment.workers = std::make_shared<io::InlineExecutor>();
-  environment.index_worker = environment.reclaim_worker = environment.callbacks =
-      environment.workers;
-  environment.inline_mode = true;
-  environment.without_index = true;
-  environment.clock = io::SystemClock();
-  environment.random = Random;
-  return environment;
-}
-
 }  // namespace
 
 format::Id128 RandomId(const std::function<uint64_t()>& random) {
@@ -66,8 +51,30 @@ Environment Environment::ForReaders() const {
   return readers;
 }
 
+Environment InlineEnvironment() {
+  Environment environment;
+  environment.workers = environment.index_worker = environment.reclaim_worker =
+      environment.callbacks = std::make_shared<io::InlineExecutor>();
+  environment.inline_mode = true;
+  return environment;
+}
+
+namespace {
+
+Environment UnpublishedEnvironment() {
+  Environment environment = InlineEnvironment();
+  environment.file_system = io::LocalFileSystem();
+  environment.make_disk = [] { return io::MakeInlineDisk(); };
+  environment.without_index = true;
+  environment.clock = io::SystemClock();
+  environment.random = Random;
+  return environment;
+}
+
+}  // namespace
+
 Result<Environment> MakeEnvironment(const StoreOptions& options) {
-  if (options.unpublished) return MakeInlineEnvironment();
+  if (options.unpublished) return UnpublishedEnvironment();
   Environment environment;
   environment.file_system = io::LocalFileSystem();
   // The reason why io_uring is not used is logged once a store, by its first disk.

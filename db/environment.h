@@ -44,6 +44,10 @@ struct Environment {
 // 128 random bits: a store's id, a segment's nonce.
 format::Id128 RandomId(const std::function<uint64_t()>& random);
 
+// Everything on the calling thread; without file system, disk, clock and randomness, which the
+// caller sets.
+Environment InlineEnvironment();
+
 Result<Environment> MakeEnvironment(const StoreOptions& options);
 
 // Store::Open on a given environment.

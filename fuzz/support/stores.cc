@@ -9,7 +9,7 @@
 #include "format/key.h"
 #include "fuzz/support/check.h"
 #include "fuzz/support/frames.h"
-#include "tests/sim/support/inline_environment.h"
+#include "tests/sim/support/held_executor.h"
 
 namespace stepwell::fuzz {
 namespace {
@@ -283,7 +283,7 @@ const std::vector<BaseStore>& BaseStores() {
 }
 
 Result<std::unique_ptr<db::Store>> Machine::Open(db::StoreOptions options) {
-  db::Environment environment = sim::InlineEnvironment();
+  db::Environment environment = db::InlineEnvironment();
   environment.file_system = &files_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {
     return std::unique_ptr<io::Disk>(std::make_unique<sim::SimDisk>(world_));

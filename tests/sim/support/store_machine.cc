@@ -55,7 +55,7 @@ StoreMachine::StoreMachine(std::shared_ptr<SimWorld> world, uint64_t seed, io::F
       prng_(seed) {}
 
 Result<std::unique_ptr<db::Store>> StoreMachine::Open(const OpenSpec& spec) {
-  db::Environment environment = InlineEnvironment();
+  db::Environment environment = db::InlineEnvironment();
   environment.file_system = files_;
   environment.reclaim_worker = reclaim_worker_;
   environment.make_disk = [this]() -> Result<std::unique_ptr<io::Disk>> {

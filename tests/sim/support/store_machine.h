@@ -9,7 +9,7 @@
 
 #include "db/environment.h"
 #include "db/store.h"
-#include "tests/sim/support/inline_environment.h"
+#include "tests/sim/support/held_executor.h"
 #include "tests/sim/support/sim_disk.h"
 
 namespace stepwell::sim {

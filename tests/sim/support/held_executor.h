@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's environment in which everything runs on the calling thread.
 #pragma once
 
 #include <functional>
 #include <list>
-#include <memory>
 #include <utility>
 
-#include "db/environment.h"
 #include "io/executor.h"
 
 namespace stepwell::sim {
@@ -41,16 +38,5 @@ class HeldExecutor final : public io::Executor {
   bool held_ = false;
   std::list<std::function<void()>> tasks_;
 };
-
-// Without file system, disk, clock and randomness: those are the caller's.
-inline db::Environment InlineEnvironment() {
-  db::Environment environment;
-  environment.workers = std::make_shared<io::InlineExecutor>();
-  environment.index_worker = std::make_shared<io::InlineExecutor>();
-  environment.reclaim_worker = std::make_shared<io::InlineExecutor>();
-  environment.callbacks = std::make_shared<io::InlineExecutor>();
-  environment.inline_mode = true;
-  return environment;
-}
 
 }  // namespace stepwell::sim
