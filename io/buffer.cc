@@ -171,6 +171,7 @@ BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
   const MutexLock lock(&mutex_);
   Block* block = TakeLocked(0);
   while (block == nullptr && AskForSpare()) block = TakeLocked(0);
+  if (block == nullptr) block = TakeLocked(0);  // one may have been released while it was asked for
   const size_t used = blocks_.size() - idle_.size();
   if (no_memory != nullptr) *no_memory = block == nullptr && used < block_count_max_;
   return block;

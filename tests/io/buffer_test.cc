@@ -72,6 +72,22 @@ TEST(BufferPoolTest, NoMemoryIsNotNoFreeBlock) {
   for (BufferPool::Block* block : blocks) pool.Release(block);
 }
 
+// `give_back` runs without the lock, so that another thread may release a block meanwhile.
+TEST(BufferPoolTest, ABlockReleasedWhileASpareIsAskedForIsTaken) {
+  BufferPool pool(4096, 2, 1);
+  BufferPool::Block* const one = pool.TryAcquire();
+  BufferPool::Block* const other = pool.TryAcquire();
+  ASSERT_NE(one, nullptr);
+  ASSERT_NE(other, nullptr);
+  pool.SetSpare([&] {
+    pool.Release(one);
+    return false;
+  });
+  bool no_memory = true;
+  EXPECT_EQ(pool.TryAcquire(&no_memory), one);
+  EXPECT_FALSE(no_memory);
+}
+
 TEST(BufferPoolTest, ReserveIsOnlyForTryAcquire) {
   BufferPool pool(4096, 3, 2);
   BufferPool::Block* first = pool.Acquire();

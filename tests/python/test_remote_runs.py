@@ -444,6 +444,14 @@ def test_a_place_that_is_not_there_any_more_is_no_empty_run(
                 look()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_read_that_is_under_way(trainer: stepwell.Store, s3: Place, bucket: Bucket
                                               ) -> None:
     save(trainer, 1)

@@ -242,8 +242,12 @@ def _is_there(target: str, name: str | None, missing_ok: bool) -> bool:
         raise InvalidLayoutError(f"Not an Orbax checkpoint root: {target}.")
     if name is None:
         return True
-    with find(target) as place:
-        return check_item(place, name, missing_ok)
+
+    def look() -> bool:
+        with find(target) as place:
+            return check_item(place, name, missing_ok)
+
+    return undisturbed(target, look)
 
 
 def check_deletion(name: Any, missing_ok: Any, context: Any) -> None:
