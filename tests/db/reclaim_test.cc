@@ -33,8 +33,8 @@ TEST_F(ReclaimTest, ExplicitReclaimPunchesBetweenSurvivors) {
   EXPECT_GT(report->bytes_punched, uint64_t{10} << 20) << log_;
   EXPECT_LT(report->bytes_after, report->bytes_before / 2);
   Check(store.get());
+  CheckSpace(store.get());  // the ballast may still shrink
   const SpaceStats space = store->Stats().space;
-  EXPECT_EQ(space.total_bytes, DiskUse(path_));
   EXPECT_GE(space.live_bytes, uint64_t{10} * 800000);
   EXPECT_LT(space.dead_bytes, space.live_bytes);
   // Nothing died since: nothing is done.
