@@ -85,8 +85,12 @@ AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   return *this;
 }
 
-BufferPool::BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count)
-    : block_bytes_(block_bytes), block_count_max_(block_count_max), reserve_count_(reserve_count) {
+BufferPool::BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count,
+                       std::chrono::nanoseconds quick_touch)
+    : block_bytes_(block_bytes),
+      block_count_max_(block_count_max),
+      reserve_count_(reserve_count),
+      quick_touch_(quick_touch) {
   STEPWELL_CHECK(reserve_count < block_count_max, "Acquire could never succeed");
 }
 
@@ -119,11 +123,30 @@ BufferPool::Block* BufferPool::TakeLocked(size_t keep) {
 }
 
 // True: one was released, which another thread may take first.
-bool BufferPool::AskForSpare() {
-  const std::function<bool()> give_back = give_back_;
+bool BufferPool::AskForSpare(Spare which) {
+  const std::function<bool(Spare)> give_back = give_back_;
   if (!give_back) return false;
   const MutexUnlock unlocked(&mutex_);
-  return give_back();
+  return give_back(which);
+}
+
+// Touches the pages of a block that was just made, for as long as the kernel is slow and no block is
+// released. One that was is taken instead, and the new one is idle, the last to be taken.
+BufferPool::Block* BufferPool::TouchOrSwap(Block* made) {
+  for (size_t offset = 0; offset < block_bytes_; offset += kHugePageBytes) {
+    const size_t end = std::min(offset + kHugePageBytes, block_bytes_);
+    const auto start = std::chrono::steady_clock::now();
+    {
+      const MutexUnlock unlocked(&mutex_);
+      for (size_t at = offset; at < end; at += kPageBytes) made->memory.data()[at] = std::byte{0};
+    }
+    if (std::chrono::steady_clock::now() - start <= quick_touch_) break;
+    if (idle_.empty()) continue;
+    std::swap(made, idle_.back());
+    std::rotate(idle_.begin(), idle_.end() - 1, idle_.end());
+    break;
+  }
+  return made;
 }
 
 BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
@@ -131,10 +154,15 @@ BufferPool::Block* BufferPool::Acquire(const std::function<void()>& pump,
   const MutexLock lock(&mutex_);
   for (;;) {
     if (stopped_) return nullptr;
-    if (Block* block = TakeLocked(reserve_count_)) return block;
     const size_t used = blocks_.size() - idle_.size();
-    if (AskForSpare()) continue;
-    if (block_count_max_ - used > reserve_count_) return nullptr;  // no memory
+    const bool may_take = block_count_max_ - used > reserve_count_;
+    if (may_take && idle_.empty() && AskForSpare(Spare::kUnwanted)) continue;
+    const size_t made = blocks_.size();
+    if (Block* block = TakeLocked(reserve_count_)) {
+      return blocks_.size() == made || pump ? block : TouchOrSwap(block);
+    }
+    if (AskForSpare(Spare::kAny)) continue;
+    if (may_take) return nullptr;  // no memory
     if (pump) {
       const MutexUnlock unlocked(&mutex_);
       pump();
@@ -169,8 +197,9 @@ bool BufferPool::Prefault(size_t count) {
 
 BufferPool::Block* BufferPool::TryAcquire(bool* no_memory) {
   const MutexLock lock(&mutex_);
+  if (idle_.empty()) (void)AskForSpare(Spare::kUnwanted);
   Block* block = TakeLocked(0);
-  while (block == nullptr && AskForSpare()) block = TakeLocked(0);
+  while (block == nullptr && AskForSpare(Spare::kAny)) block = TakeLocked(0);
   if (block == nullptr) block = TakeLocked(0);  // one may have been released while it was asked for
   const size_t used = blocks_.size() - idle_.size();
   if (no_memory != nullptr) *no_memory = block == nullptr && used < block_count_max_;
@@ -183,7 +212,7 @@ BufferPool::Block* BufferPool::TryAcquireSpare() {
   return TakeLocked(std::max(reserve_count_, block_count_max_ / 4));
 }
 
-void BufferPool::SetSpare(std::function<bool()> give_back) {
+void BufferPool::SetSpare(std::function<bool(Spare)> give_back) {
   const MutexLock lock(&mutex_);
   give_back_ = std::move(give_back);
 }

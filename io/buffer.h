@@ -2,6 +2,7 @@
 // Aligned memory and the bounded pool of equal blocks that every byte of a save passes through.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -44,12 +45,16 @@ class AlignedBuffer {
 // always make progress while callers wait.
 class BufferPool {
  public:
+  static constexpr std::chrono::nanoseconds kQuickTouch = std::chrono::microseconds(500);
+
   struct Block {
     AlignedBuffer memory;
     int buffer_index = -1;  // of Disk::RegisterBuffer, set by the engine
   };
 
-  BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count);
+  // The kernel is slow if it takes longer than `quick_touch` for 2 MiB.
+  BufferPool(size_t block_bytes, size_t block_count_max, size_t reserve_count,
+             std::chrono::nanoseconds quick_touch = kQuickTouch);
 
   size_t block_bytes() const { return block_bytes_; }
   size_t block_count_max() const { return block_count_max_; }
@@ -60,6 +65,8 @@ class BufferPool {
   // Waits for a block. While none is free, `pump` (if any) is called instead of sleeping: the
   // simulation runs the engine there; else `keep_waiting` (if any) is asked about every 100 ms.
   // Null after Stop(), when the kernel has no memory, or when `keep_waiting` said false.
+  // A new block whose pages the kernel is slow to clear is left, without a pump, for one that is
+  // released meanwhile: the disk may be faster.
   Block* Acquire(const std::function<void()>& pump = {},
                  const std::function<bool()>& keep_waiting = {});
   // Makes up to `count` free blocks, within the bound, and touches their pages: a later taker
@@ -72,24 +79,28 @@ class BufferPool {
   // others, and asks nobody for memory.
   Block* TryAcquireSpare();
   // `give_back` is called, without a lock, when no block is free: it releases one that was taken
-  // with TryAcquireSpare, or says false. It must not be in a call any more when another one is set.
-  void SetSpare(std::function<bool()> give_back);
+  // with TryAcquireSpare, or says false. kUnwanted: one of no use to its holder, before a new block
+  // is made; kAny: before a taker waits. It must not be in a call any more when another one is set.
+  enum class Spare { kUnwanted, kAny };
+  void SetSpare(std::function<bool(Spare)> give_back);
   void Release(Block* block);
   // Wakes every waiter with null; used by freeze and close. Release still works.
   void Stop();
 
  private:
   Block* TakeLocked(size_t keep) STEPWELL_REQUIRES(mutex_);
-  bool AskForSpare() STEPWELL_REQUIRES(mutex_);
+  bool AskForSpare(Spare which) STEPWELL_REQUIRES(mutex_);
+  Block* TouchOrSwap(Block* made) STEPWELL_REQUIRES(mutex_);
 
   const size_t block_bytes_;
   const size_t block_count_max_;
   const size_t reserve_count_;
+  const std::chrono::nanoseconds quick_touch_;
   mutable Mutex mutex_;
   CondVar free_;
   std::vector<std::unique_ptr<Block>> blocks_ STEPWELL_GUARDED_BY(mutex_);
   std::vector<Block*> idle_ STEPWELL_GUARDED_BY(mutex_);
-  std::function<bool()> give_back_ STEPWELL_GUARDED_BY(mutex_);
+  std::function<bool(Spare)> give_back_ STEPWELL_GUARDED_BY(mutex_);
   bool stopped_ STEPWELL_GUARDED_BY(mutex_) = false;
 };
 

@@ -136,13 +136,16 @@ Status EncodeAgainstBase(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstB
 }
 
 // Keeps the chunk's bytes where the next save may want to store a difference to them. Those of the
-// base have no further use.
+// base have no further use; nor do those of a chunk that has not changed, such as one of a frozen
+// layer, unless the base is a difference: the next save would read all of its chain to compare.
 void KeepForNext(const PlannedLeaf& leaf, const ChunkTask& chunk, ConstBytes logical,
                  const format::Hash128& hash) {
   if (leaf.recent == nullptr) return;
   if (leaf.base == nullptr) return leaf.recent->Keep(hash, logical, {});
-  const format::Hash128& old = leaf.base->chunks[chunk.chunk_index].hash;
-  if (!leaf.as_delta && !TriesDelta(NextDenseSaves(leaf.base->dense_saves))) {
+  const format::ChunkRecord& there = leaf.base->chunks[chunk.chunk_index];
+  const format::Hash128& old = there.hash;
+  const bool is_frozen = old == hash && there.bases.empty();
+  if (is_frozen || (!leaf.as_delta && !TriesDelta(NextDenseSaves(leaf.base->dense_saves)))) {
     return leaf.recent->LetGo(old);
   }
   leaf.recent->Keep(hash, logical, old);

@@ -14,7 +14,7 @@ RecentChunks::Block::~Block() {
 }
 
 RecentChunks::RecentChunks(io::BufferPool* pool) : pool_(pool) {
-  pool_->SetSpare([this] { return GiveBack(); });
+  pool_->SetSpare([this](io::BufferPool::Spare which) { return GiveBack(which); });
 }
 
 RecentChunks::~RecentChunks() { pool_->SetSpare({}); }
@@ -67,8 +67,7 @@ std::shared_ptr<RecentChunks::Block> RecentChunks::BlockFor(size_t bytes) {
       blocks_.begin(), blocks_.end(), [](const auto& kept) { return kept->wanted == 0; }));
   if (2 * unwanted <= blocks_.size()) block->memory = pool_->TryAcquireSpare();
   for (size_t i = 0; block->memory == nullptr && i < blocks_.size(); ++i) {
-    const auto held = static_cast<long>(1 + blocks_[i]->hashes.size());
-    if (blocks_[i]->wanted > 0 || blocks_[i].use_count() > held) continue;
+    if (!IsFree(blocks_[i])) continue;
     const std::shared_ptr<Block> old = Remove(i);
     block->memory = std::exchange(old->memory, nullptr);
   }
@@ -95,13 +94,25 @@ RecentChunks::Held RecentChunks::Find(const format::Hash128& hash, size_t length
           entry.block};
 }
 
-bool RecentChunks::GiveBack() {
+bool RecentChunks::IsFree(const std::shared_ptr<Block>& block) const {
+  const auto held = static_cast<long>(1 + block->hashes.size());
+  return block->wanted == 0 && block.use_count() <= held;
+}
+
+bool RecentChunks::GiveBack(io::BufferPool::Spare which) {
   std::shared_ptr<Block> given;  // released after the lock is given back
   const io::MutexLock lock(&mutex_);
-  if (blocks_.empty()) return false;
+  const bool unwanted_only = which == io::BufferPool::Spare::kUnwanted;
   size_t index = 0;
-  while (index < blocks_.size() && blocks_[index]->wanted > 0) ++index;
-  given = Remove(index < blocks_.size() ? index : 0);
+  while (index < blocks_.size() &&
+         (unwanted_only ? !IsFree(blocks_[index]) : blocks_[index]->wanted > 0)) {
+    ++index;
+  }
+  if (index == blocks_.size()) {
+    if (unwanted_only || blocks_.empty()) return false;
+    index = 0;
+  }
+  given = Remove(index);
   return true;
 }
 

@@ -39,8 +39,9 @@ class RecentChunks {
   void LetGo(const format::Hash128& hash);
   // The bytes with this hash, whose length must be `length_bytes`; empty: they are not kept.
   Held Find(const format::Hash128& hash, size_t length_bytes) const;
-  // Gives a block back to the pool; false: there is none.
-  bool GiveBack();
+  // Gives a block back to the pool, kUnwanted: one whose contents are all among the first to go;
+  // false: there is none.
+  bool GiveBack(io::BufferPool::Spare which);
 
  private:
   struct Block {
@@ -66,6 +67,8 @@ class RecentChunks {
   void Unwant(const format::Hash128& hash) STEPWELL_REQUIRES(mutex_);
   std::shared_ptr<Block> BlockFor(size_t bytes) STEPWELL_REQUIRES(mutex_);
   std::shared_ptr<Block> Remove(size_t index) STEPWELL_REQUIRES(mutex_);
+  // Nothing of it is wanted, read or written any more.
+  bool IsFree(const std::shared_ptr<Block>& block) const STEPWELL_REQUIRES(mutex_);
 
   io::BufferPool* const pool_;
   mutable io::Mutex mutex_;

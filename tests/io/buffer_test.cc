@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <set>
 #include <thread>
+#include <vector>
 
 namespace stepwell::io {
 namespace {
@@ -79,13 +81,57 @@ TEST(BufferPoolTest, ABlockReleasedWhileASpareIsAskedForIsTaken) {
   BufferPool::Block* const other = pool.TryAcquire();
   ASSERT_NE(one, nullptr);
   ASSERT_NE(other, nullptr);
-  pool.SetSpare([&] {
-    pool.Release(one);
+  pool.SetSpare([&](BufferPool::Spare which) {
+    if (which == BufferPool::Spare::kAny) pool.Release(one);
     return false;
   });
   bool no_memory = true;
   EXPECT_EQ(pool.TryAcquire(&no_memory), one);
   EXPECT_FALSE(no_memory);
+}
+
+TEST(BufferPoolTest, WhatIsOfNoUseIsTakenBeforeABlockIsMade) {
+  BufferPool pool(4096, 8, 1);
+  std::vector<BufferPool::Block*> unwanted = {pool.TryAcquireSpare(), pool.TryAcquireSpare()};
+  BufferPool::Block* const wanted = pool.TryAcquireSpare();
+  pool.SetSpare([&](BufferPool::Spare which) {
+    EXPECT_EQ(which, BufferPool::Spare::kUnwanted) << "new blocks may still be made";
+    if (unwanted.empty()) return false;
+    pool.Release(unwanted.back());
+    unwanted.pop_back();
+    return true;
+  });
+  BufferPool::Block* const blocks[] = {pool.Acquire(), pool.TryAcquire(), pool.Acquire()};
+  EXPECT_EQ(pool.block_count(), 4U);
+  for (BufferPool::Block* block : blocks) {
+    ASSERT_NE(block, nullptr);
+    EXPECT_NE(block, wanted);
+  }
+}
+
+// Where the kernel is slow to clear memory, the disk may be done with a block before.
+TEST(BufferPoolTest, ABlockReleasedWhileOneIsTouchedIsTaken) {
+  constexpr size_t kBlockBytes = size_t{64} << 20;
+  bool was_taken = false;
+  for (int round = 0; round < 200 && !was_taken; ++round) {
+    BufferPool pool(kBlockBytes, 3, 1, std::chrono::nanoseconds(-1));
+    BufferPool::Block* const first = pool.TryAcquire();
+    ASSERT_NE(first, nullptr);
+    std::thread disk([&] {
+      while (pool.block_count() < 2) std::this_thread::yield();
+      pool.Release(first);
+    });
+    BufferPool::Block* const taken = pool.Acquire();
+    disk.join();
+    ASSERT_NE(taken, nullptr);
+    EXPECT_EQ(pool.in_use(), 1U);
+    EXPECT_EQ(pool.block_count(), 2U);
+    was_taken = taken == first;
+    BufferPool::Block* const other = pool.TryAcquire();
+    EXPECT_NE(other, taken);
+    EXPECT_EQ(other == first, taken != first);
+  }
+  EXPECT_TRUE(was_taken);
 }
 
 TEST(BufferPoolTest, ReserveIsOnlyForTryAcquire) {
