@@ -241,6 +241,8 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "bytes of its chunks", "alignment of reads", "≤ 1.05", only="stepwell"),
         Row("part/rows", part, "16 rows of an array, store open", "ms", "read 4k",
             "fio read of 4 KiB", "read of one chunk", "≤ 1 ms + one chunk", only="stepwell"),
+        Row("part/columns", part, "bytes read for an eighth of an array's columns", "MB", "own",
+            "bytes needed", "alignment of reads", "≤ 1.15", only="stepwell"),
         Row("leaf/open", one, f"opening a step of {wide:,} leaves", "ms", "read 4k",
             "fio read of 4 KiB", "records of the step"),
         Row("leaf/first", one, f"one leaf of {wide:,}, the first after opening", "ms", "read 4k",

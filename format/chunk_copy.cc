@@ -2,6 +2,8 @@
 // Copies between arrays and chunks: one strided copy of a box of elements. Axes that both sides
 // hold contiguously are merged first, so that the inner loop is a memcpy of whole rows (of the
 // whole chunk, where it is one run).
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -62,6 +64,32 @@ void CopyRow(std::byte* to, int64_t to_stride, const std::byte* from, int64_t fr
   }
 }
 
+// Boxes below this stay in the cache until they are read again.
+constexpr uint64_t kStreamedBytesMin = uint64_t{256} << 10;
+constexpr uint64_t kStreamedRowBytesMin = 1024;
+constexpr uint64_t kCacheLineBytes = 64;
+
+// Copies a row past the cache, which memcpy does for much longer ones only: else each line of `to`
+// would be read first. The row `next_bytes` behind this one is fetched meanwhile: no processor
+// foresees it. Call _mm_sfence behind the last row.
+void StreamRow(std::byte* to, const std::byte* from, uint64_t bytes, int64_t next_bytes) {
+  const uint64_t whole = reinterpret_cast<uintptr_t>(to) % sizeof(__m128i) == 0
+                             ? AlignDown(bytes, kCacheLineBytes)
+                             : 0;
+  for (uint64_t at = 0; at < whole; at += kCacheLineBytes) {
+    const auto* const line = reinterpret_cast<const __m128i*>(from + at);
+    auto* const out = reinterpret_cast<__m128i*>(to + at);
+    _mm_prefetch(reinterpret_cast<const char*>(from + at) + next_bytes, _MM_HINT_T0);
+    const __m128i parts[] = {_mm_loadu_si128(line), _mm_loadu_si128(line + 1),
+                             _mm_loadu_si128(line + 2), _mm_loadu_si128(line + 3)};
+    _mm_stream_si128(out, parts[0]);
+    _mm_stream_si128(out + 1, parts[1]);
+    _mm_stream_si128(out + 2, parts[2]);
+    _mm_stream_si128(out + 3, parts[3]);
+  }
+  std::memcpy(to + whole, from + whole, bytes - whole);
+}
+
 using RowFunction = void (*)(std::byte*, int64_t, const std::byte*, int64_t, uint64_t);
 
 RowFunction ChooseRow(uint8_t item_bytes, Fix fix) {
@@ -113,9 +141,20 @@ void CopyBox(std::byte* to, const std::byte* from, std::array<Axis, kRankMax>& a
     return;
   }
   const Axis row = axes[count - 1];
+  const uint64_t row_bytes = row.extent * item_bytes;
+  uint64_t rows = 1;
+  for (size_t axis = 0; axis + 1 < count; ++axis) rows *= axes[axis].extent;
+  const bool streamed = fix == Fix::kNone && row.to_stride == item_bytes &&
+                        row.from_stride == item_bytes && row_bytes >= kStreamedRowBytesMin &&
+                        rows * row_bytes >= kStreamedBytesMin;
+  const int64_t next_bytes = count > 1 ? axes[count - 2].from_stride : 0;
   std::array<uint64_t, kRankMax> at{};
   for (;;) {
-    copy_row(to, row.to_stride, from, row.from_stride, row.extent);
+    if (streamed) {
+      StreamRow(to, from, row_bytes, next_bytes);
+    } else {
+      copy_row(to, row.to_stride, from, row.from_stride, row.extent);
+    }
     size_t axis = count - 1;
     for (; axis > 0; --axis) {
       const Axis& outer = axes[axis - 1];
@@ -129,8 +168,9 @@ void CopyBox(std::byte* to, const std::byte* from, std::array<Axis, kRankMax>& a
       to -= outer.to_stride * back;
       from -= outer.from_stride * back;
     }
-    if (axis == 0) return;
+    if (axis == 0) break;
   }
+  if (streamed) _mm_sfence();  // other threads see the rows before what tells them of these
 }
 
 // The same in both directions: a chunk that is read straight to its place, without a copy, must

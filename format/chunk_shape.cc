@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choosing a chunk shape. Leading axes are split first, so a chunk of an array in C order is one
+// Choosing a chunk shape. Leading axes are split first, so a chunk of a shard in C order is one
 // contiguous run: axes before the split axis have extent 1, axes after it are whole. One axis is
 // cut in parts, and the part is a divisor of the shard's length wherever one gives a chunk of 0.25
-// to 4 MiB; where none does, several axes of a shard may be cut.
+// to 4 MiB; where none does, several axes of a shard may be cut. A large array that is not sharded
+// is cut as if it were, in eighths of each axis (EighthsOf).
 #include <algorithm>
 
 #include "format/grid.h"
@@ -101,10 +102,51 @@ Shape Divide(std::span<const uint64_t> shard, uint64_t item_bytes, const Window&
   return chunk;
 }
 
-}  // namespace
+// Arrays below this are read whole, or almost, as fast as their parts.
+constexpr uint64_t kEighthsBytesMin = uint64_t{16} << 20;
+// Copies of shorter runs are slower than those of whole rows.
+constexpr uint64_t kRunBytesMin = 1024;
 
-Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
-                       std::span<const uint64_t> shard_shape) {
+// A part of an axis of which an eighth consists of whole ones, or nearly: an eighth, or the largest
+// divisor of which there are up to 64, or all of it where there is none.
+uint64_t Eighth(uint64_t length) {
+  if (length <= 8) return 1;
+  for (uint64_t count = 8; count <= std::min<uint64_t>(64, length); ++count) {
+    if (length % count == 0) return length / count;
+  }
+  return length;
+}
+
+// The shards that an array on one device is cut as, so that an eighth along any axis has chunks of
+// its own. Empty: as one. Slices along leading axes of a MiB or more, as layers of a stack, have
+// their own chunks anyway.
+Shape EighthsOf(std::span<const uint64_t> shape, uint64_t item_bytes) {
+  if (std::find(shape.begin(), shape.end(), uint64_t{0}) != shape.end()) return {};
+  uint64_t bytes = std::max<uint64_t>(1, item_bytes);
+  size_t first = shape.size();  // the first axis that is not such a leading one
+  while (first > 0 && bytes < kChunkTargetBytes) bytes = SaturatingProduct(bytes, shape[--first]);
+  if (bytes < kEighthsBytesMin) return {};
+  Shape part(shape.size(), 1);
+  for (size_t axis = first; axis < shape.size(); ++axis) part[axis] = Eighth(shape[axis]);
+  while (part.back() * item_bytes < kRunBytesMin && part.back() < shape.back()) {
+    part.back() = shape.back() % (2 * part.back()) == 0 ? 2 * part.back() : shape.back();
+  }
+  // Small ones are joined along the axis that has been joined least, the last of several.
+  while (ChunkBytes(part, item_bytes) < kUsual.min) {
+    size_t best = shape.size();
+    for (size_t axis = shape.size(); axis-- > first;) {
+      if (shape[axis] % (2 * part[axis]) != 0) continue;
+      if (best == shape.size() || shape[axis] / part[axis] > shape[best] / part[best]) best = axis;
+    }
+    if (best == shape.size()) return {};
+    part[best] *= 2;
+  }
+  return part;
+}
+
+// The chunk shape of a shard, or of an array that is one.
+Shape ChunkShapeOfShard(std::span<const uint64_t> shape, uint64_t item_bytes,
+                        std::span<const uint64_t> shard_shape) {
   const size_t rank = shape.size();
   Shape chunk = ShardAsChunk(shape, shard_shape);
   if (ChunkBytes(chunk, std::max<uint64_t>(1, item_bytes)) <= kChunkTargetBytes) return chunk;
@@ -130,9 +172,18 @@ Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
   return chunk;
 }
 
+}  // namespace
+
+Shape ChooseChunkShape(std::span<const uint64_t> shape, uint64_t item_bytes,
+                       std::span<const uint64_t> shard_shape) {
+  const bool is_sharded = !shard_shape.empty() && !std::ranges::equal(shape, shard_shape);
+  if (is_sharded) return ChunkShapeOfShard(shape, item_bytes, shard_shape);
+  return ChunkShapeOfShard(shape, item_bytes, EighthsOf(shape, item_bytes));
+}
+
 std::optional<Shape> DividingChunkShape(std::span<const uint64_t> shard_shape,
                                         uint64_t item_bytes) {
-  const Shape usual = ChooseChunkShape(shard_shape, item_bytes);
+  const Shape usual = ChunkShapeOfShard(shard_shape, item_bytes, {});
   bool divides = true;
   for (size_t axis = 0; axis < usual.size(); ++axis) {
     divides = divides && shard_shape[axis] % usual[axis] == 0;

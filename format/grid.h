@@ -3,7 +3,8 @@
 //
 // A chunk is always full: C-order, little-endian, edge chunks padded with zeros (zarr). Rule of the
 // grid: axes are split evenly, leading axes first, into chunks of about 1 MiB (0.25 to 4 MiB),
-// on shard borders, with padding of at most 2 %.
+// on shard borders, with padding of at most 2 %. Large arrays that are not sharded are also split
+// on the borders of eighths of each axis.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,9 @@
 
 from typing import Any
 
+import numpy as np
 import states
+import stepwell
 from contenders import Cannot, Contender
 from themes import Job, Timed
 
@@ -43,6 +45,20 @@ def _stepwell(job: Job, user: Any, state: Any) -> None:
         job.emit("part/rows", timed.seconds)
     states.expect_equal(part, state["params"]["layer_3"])
     states.expect_equal(rows, state["params"]["layer_4"]["kernel"][:16])
+    _columns(job, user)
+
+
+def _columns(job: Job, user: Contender) -> None:
+    """An eighth of the columns of an array."""
+    side = 4096 if job.size_bytes >= 1 << 28 else 2048
+    array = np.random.default_rng(job.seed).random((side, side), np.float32)
+    wanted = (slice(None), slice(side // 2, side // 2 + side // 8))
+    with stepwell.open(user.directory / "columns") as store:
+        store.save(0, {"kernel": array}).result()
+        view = store[0]["kernel"]
+        columns = view[wanted]
+        job.emit("part/columns", store.stats()["last_load"]["bytes_read"], columns.nbytes)
+    states.expect_equal(columns, array[wanted])
 
 
 def run_leaf(job: Job) -> None:

@@ -35,7 +35,8 @@ void CheckGrid(const Shape& shape, uint64_t item_bytes, const Shape& shard = {})
     EXPECT_LE(chunk[axis], std::max<uint64_t>(1, shape[axis]));
   }
   // If a divisor of the shard gives a chunk of fair size, borders are kept and nothing is padded.
-  if (Padding(shape, chunk) > 0) {
+  const bool in_eighths = shard.empty() && ChunkBytes(shape, item_bytes) >= (uint64_t{16} << 20);
+  if (Padding(shape, chunk) > 0 && !in_eighths) {
     const Shape& whole = shard.empty() ? shape : shard;
     uint64_t inner = item_bytes;
     for (size_t axis = shape.size(); axis-- > 0; inner *= whole[axis]) {
@@ -49,11 +50,50 @@ void CheckGrid(const Shape& shape, uint64_t item_bytes, const Shape& shard = {})
 TEST(GridTest, KnownShapes) {
   EXPECT_EQ(ChooseChunkShape(Shape{}, 4), (Shape{}));
   EXPECT_EQ(ChooseChunkShape(Shape{4097}, 4), (Shape{4097}));
-  EXPECT_EQ(ChooseChunkShape(Shape{4096, 1024}, 4), (Shape{256, 1024}));
-  EXPECT_EQ(ChooseChunkShape(Shape{8, 4096, 4096}, 4), (Shape{1, 64, 4096}));
-  EXPECT_EQ(ChooseChunkShape(Shape{50257, 768}, 4), (Shape{340, 768}));
+  EXPECT_EQ(ChooseChunkShape(Shape{4096, 1024}, 4), (Shape{512, 256}));
+  EXPECT_EQ(ChooseChunkShape(Shape{50257, 100}, 2), (Shape{1733, 100}));
   EXPECT_EQ(ChooseChunkShape(Shape{0, 5}, 4), (Shape{1, 5}));
   EXPECT_EQ(ChooseChunkShape(Shape{0, uint64_t{1} << 40}, 4), (Shape{1, 262144}));
+}
+
+// The largest ratio, over all axes, of the bytes of the chunks that an eighth along the axis needs
+// to its own bytes.
+double ReadOfAnEighth(const Shape& shape, uint64_t item_bytes) {
+  const Shape chunk = ChooseChunkShape(shape, item_bytes);
+  double worst = 0;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    for (uint64_t i = 0; i < 8; ++i) {
+      Box box = WholeArray(shape);
+      box.start[axis] = shape[axis] * i / 8;
+      box.stop[axis] = shape[axis] * (i + 1) / 8;
+      if (box.start[axis] == box.stop[axis]) continue;
+      const auto read = static_cast<double>(ChunksInBox(box, shape, chunk).size() *
+                                            ChunkBytes(chunk, item_bytes));
+      Shape part = shape;
+      part[axis] = box.stop[axis] - box.start[axis];
+      worst = std::max(worst, read / static_cast<double>(ChunkBytes(part, item_bytes)));
+    }
+  }
+  return worst;
+}
+
+TEST(GridTest, AnEighthAlongAnyAxisHasChunksOfItsOwn) {
+  EXPECT_EQ(ChooseChunkShape(Shape{16384, 24576}, 4), (Shape{64, 3072}));
+  EXPECT_EQ(ChooseChunkShape(Shape{8, 4096, 4096}, 4), (Shape{1, 512, 512}));
+  for (const Shape& shape :
+       {Shape{16384, 24576}, Shape{2048, 2048}, Shape{1024, 16384}, Shape{4096, 11008},
+        Shape{32000, 4096}, Shape{32, 4096, 4096}, Shape{4096, 32, 2048}, Shape{3, 4096, 4096},
+        Shape{4096, 3, 4096}, Shape{uint64_t{1} << 26}}) {
+    EXPECT_LE(ReadOfAnEighth(shape, 4), 1.001) << testing::PrintToString(shape);
+  }
+  // Lengths without eighths, and rows of which a part would be too short to be copied fast.
+  EXPECT_LE(ReadOfAnEighth(Shape{10007, 4096}, 4), 1.7);
+  EXPECT_LE(ReadOfAnEighth(Shape{50257, 1600}, 4), 2.6);
+  EXPECT_LE(ReadOfAnEighth(Shape{4096, 1024}, 4), 2.001);
+  EXPECT_EQ(ChooseChunkShape(Shape{1 << 20, 64}, 4), (Shape{4096, 64}));
+  // Layers of a stack are read one by one. Smaller arrays have chunks of whole rows.
+  EXPECT_EQ(ChooseChunkShape(Shape{32, 1024, 1024}, 4), (Shape{1, 256, 1024}));
+  EXPECT_EQ(ChooseChunkShape(Shape{1024, 1024}, 4), (Shape{256, 1024}));
 }
 
 TEST(GridTest, ShardBordersAreKept) {
