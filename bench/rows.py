@@ -112,6 +112,13 @@ def _history(steps: int) -> list[Row]:
                 "fio read of 4 KiB", "records of two steps", only="stepwell")]
 
 
+def _beside() -> list[Row]:
+    group = "Training beside saves: a transformer of 30 million parameters with Adam, on all cores"
+    return [Row(f"beside/{every}", group, f"a step of training, saved every {every}", "ms", "own",
+                "a step that is never saved", "cores that training needs",
+                "≤ 1.03" if every == 10 else "") for every in (1, 10, 100)]
+
+
 def _unchanged() -> list[Row]:
     group = "Steps of a fine-tuning in which one percent changes, beside the first of them"
     return [row for kind, words in (("objects", "the same arrays"),
@@ -257,7 +264,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         Row("steps/list", start, "numbers of all steps", "ms", "read 4k", "fio read of 4 KiB",
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps), *_deep(many_steps),
-        *_unchanged(), *_delta(), *_statistics(), *_push(), *_publish(encoders), *_history(steps),
+        *_beside(), *_unchanged(), *_delta(), *_statistics(), *_push(), *_publish(encoders), *_history(steps),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",
