@@ -158,7 +158,7 @@ TEST_F(FarTest, ACopyThatFailsFailsItsSaveAlone) {
 
   ASSERT_OK(store->Save(Request(4, specs))->Wait());
   EXPECT_EQ(store->StepNumbers(9, true).value(), (std::vector<uint64_t>{1, 4}));
-  for (const uint64_t step : {1, 4}) EXPECT_OK(CheckSeeded(store.get(), step, step, specs));
+  for (const uint64_t step : {1U, 4U}) EXPECT_OK(CheckSeeded(store.get(), step, step, specs));
   EXPECT_OK(store->Close());
 }
 
@@ -180,7 +180,7 @@ TEST_F(FarTest, SaveReturnsBeforeTheCopiesThatAreMadeBehindIt) {
     ASSERT_OK(saved.Wait());
     EXPECT_LE(far->peak_bytes(), 4 * kMiB);
   }
-  for (const uint64_t step : {1, 2}) EXPECT_OK(CheckSeeded(store.get(), step, step, specs));
+  for (const uint64_t step : {1U, 2U}) EXPECT_OK(CheckSeeded(store.get(), step, step, specs));
 }
 
 TEST_F(FarTest, CloseWaitsForTheCopies) {
