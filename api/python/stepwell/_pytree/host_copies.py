@@ -14,8 +14,6 @@ import numpy as np
 
 from .sharding import detached, transfers_allowed
 
-WINDOW_BYTES = 256 << 20
-
 
 class HostCopies:
     """The shards of one save, numbered as they are added; for HostCopies of host_copies.h, which

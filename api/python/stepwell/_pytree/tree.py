@@ -390,7 +390,7 @@ class Flattener:
 
     def _set_shards(self, row: Row, array: Any, info: ShardingInfo, layout: Layout) -> None:
         row.data = _shards(array, layout)
-        row.far = not info.cpu and array.size > 0
+        row.far = not info.cpu and array.size > 0 and bool(layout.numbers)
         row.shard_shape = layout.shard_shape
         row.origins = layout.origins
 
