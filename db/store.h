@@ -58,6 +58,8 @@ struct StoreOptions : OpenOptions {
 
   io::DiskKind disk = io::DiskKind::kAuto;
   uint64_t segment_bytes = uint64_t{256} << 20;  // upper bound; small states get smaller ones
+  // Of the copies of one FarSource no more are there at any time, or one larger box alone.
+  uint64_t far_window_bytes = uint64_t{256} << 20;
   // The index is opened where there are more live steps: of so few, frames are read sooner.
   size_t steps_before_index = 32;
   // The store is new and small, lies in the temporary directory of a DurableFolder
@@ -69,12 +71,36 @@ struct StoreOptions : OpenOptions {
   std::optional<StoreGroup> group;
 };
 
+// Boxes of arrays whose bytes are not in memory yet, as those on an accelerator: Save has copies
+// made, a few at a time, and lets each go once it has the bytes. Called from one thread at a time,
+// never from the engine's.
+class FarSource {
+ public:
+  struct Copy {
+    const std::byte* data = nullptr;
+    std::vector<int64_t> strides_bytes;  // any sign
+  };
+
+  virtual ~FarSource() = default;
+  // Begins to copy the boxes that ShardInput::far names so, and waits for none of them.
+  virtual Status Start(std::span<const uint32_t> boxes) = 0;
+  // Waits for their copies, in this order, which are there until Release. On error those of the
+  // boxes before the one that could not be copied.
+  virtual Status Wait(std::span<const uint32_t> boxes, std::vector<Copy>* copies) = 0;
+  // Gives the memory of their copies back, also of those that were started and not waited for. An
+  // error says that the caller was interrupted.
+  virtual Status Release(std::span<const uint32_t> boxes) = 0;
+};
+
 // A box of an array, in memory of its own.
 struct ShardInput {
   format::Shape origin;  // of its element 0, in the array
   format::Shape shape;
   const std::byte* data = nullptr;     // null for boxes without elements
   std::vector<int64_t> strides_bytes;  // any sign; empty: C order of the box
+  // The number of the box in SaveRequest::far, which has the bytes; then `data` is unused. All
+  // shards of a leaf have one, or none.
+  std::optional<uint32_t> far = {};
 };
 
 // One leaf to save. `record` has key, kind, value type and what describes the leaf; the store fills
@@ -142,6 +168,11 @@ struct SaveRequest {
   // The step is a copy of one that was saved elsewhere. What it holds is not the caller's doing, so
   // on_nonfinite does not apply, and nothing is said of a state that does not change.
   bool is_copy = false;
+  // Has the bytes of shards with ShardInput::far. Save waits until all were copied, and fails where
+  // one cannot be; with `far_behind` a thread of the store's has them copied when Save has
+  // returned, and an error of one is the handle's.
+  std::shared_ptr<FarSource> far;
+  bool far_behind = false;
   // Asked about every 100 ms, on the caller's thread, while Save waits or copies; false ends it
   // with kCancelled, and nothing is saved. Empty: always true.
   std::function<bool()> keep_waiting;

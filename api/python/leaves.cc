@@ -164,11 +164,27 @@ void FillFromShards(const Row& row, const nb::object& to_numpy, db::LeafInput* l
   leaf->hold = std::move(holds);
 }
 
+// Shards whose bytes are brought when the engine takes them.
+void FillFromFarShards(const Row& row, HostCopies* far, db::LeafInput* leaf) {
+  const RowDetails none;
+  const RowDetails& places = row.details ? *row.details : none;
+  size_t number = 0;
+  for (const nb::handle shard : nb::cast<nb::list>(row.data)) {
+    db::ShardInput& box = leaf->shards.emplace_back(far->Add(shard));
+    box.origin =
+        places.shard_shape ? places.origins.at(number++) : format::Shape(box.shape.size(), 0);
+  }
+  leaf->record.shape = places.shape;
+  if (places.shard_shape) leaf->shard_shape = *places.shard_shape;
+  leaf->partial = places.partial;
+}
+
 std::string TextOfRow(const nb::object& text) {
   return text.is_valid() ? TextOf(text.ptr()) : std::string();
 }
 
-db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy) {
+db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy,
+                          HostCopies* far) {
   db::LeafInput leaf;
   format::LeafRecord& record = leaf.record;
   record.key = ValueOrThrow(format::EncodeLeafKey(item, PathOf(row.path)));
@@ -193,7 +209,11 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
       FillFrom(MemoryOfJax(row.data.ptr(), DTypeOfRow(row), to_numpy), &leaf);
       break;
     case RowTag::kShards:
-      FillFromShards(row, to_numpy, &leaf);
+      if (row.far) {
+        FillFromFarShards(row, far, &leaf);
+      } else {
+        FillFromShards(row, to_numpy, &leaf);
+      }
   }
   if (record.kind == format::LeafKind::kArray) {
     record.dtype = DTypeOfRow(row);
@@ -260,7 +280,8 @@ uint64_t SavedArrays::SavedSince(const format::Hash128& key, PyObject* array) co
 }
 
 std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy,
-                                           const SavedArrays* before, SavedArrays* saved) {
+                                           HostCopies* far, const SavedArrays* before,
+                                           SavedArrays* saved) {
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
     const auto& item = nb::cast<const ItemRows&>(entry);
@@ -270,7 +291,7 @@ std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_
     input.leaves.reserve(nb::len(item.rows));
     for (nb::handle entry_of_row : item.rows) {
       const Row& row = nb::cast<const Row&>(entry_of_row);
-      db::LeafInput& leaf = input.leaves.emplace_back(LeafFromRow(input.name, row, to_numpy));
+      db::LeafInput& leaf = input.leaves.emplace_back(LeafFromRow(input.name, row, to_numpy, far));
       PyObject* const array = row.tag == RowTag::kJax ? row.data.ptr() : row.source.ptr();
       if (array == nullptr) continue;
       const format::Hash128 key = format::HashOf(AsBytes(leaf.record.key));
@@ -370,7 +391,8 @@ void BindRows(nb::module_& m) {
       .def_ro("value_type", &Row::value_type)
       .def_rw("container", &Row::container)
       .def_rw("child_count", &Row::child_count)
-      .def_rw("weak_type", &Row::weak_type);
+      .def_rw("weak_type", &Row::weak_type)
+      .def_rw("far", &Row::far);
   BindText(rows, "type_name", &Row::type_name);
   BindText(rows, "prng_impl", &Row::prng_impl);
   BindText(rows, "sharding", &Row::sharding);

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "api/python/host_copies.h"
 #include "db/store.h"
 
 namespace stepwell::python {
@@ -36,14 +37,15 @@ struct RowDetails {
 struct Row {
   nanobind::tuple path;  // of components, (type, value)
   // kArray: an ndarray. kJax: a jax.Array on one CPU device. kShards: a list of single-device
-  // jax.Arrays on CPU devices, or of ndarrays that are not changed. kValue: bytes. kNode: None.
+  // jax.Arrays, or of ndarrays that are not changed. kValue: bytes. kNode: None.
   nanobind::object data;
   int dtype = 0;  // its number in the format
   RowTag tag = RowTag::kNode;
   format::ValueType value_type = format::ValueType::kNone;
   format::ContainerKind container = format::ContainerKind::kNotContainer;  // kNode
   bool weak_type = false;                                                  // kJax, kShards
-  uint64_t child_count = 0;                                                // kNode
+  bool far = false;          // kShards: jax.Arrays on other devices than the CPU
+  uint64_t child_count = 0;  // kNode
   // str, or null for "".
   nanobind::object type_name{};  // kNode
   nanobind::object prng_impl{};  // kJax, kShards
@@ -94,9 +96,11 @@ class SavedArrays {
 // `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be
 // viewed directly; returns an ndarray that is not changed elsewhere. Raises on bad paths. Needs the
 // GIL.
+// `far` gets the shards that are on other devices.
 // `before` (may be null) are the arrays of an earlier save; those of this one are added to `saved`.
 std::vector<db::ItemInput> ItemsFromPython(const nanobind::list& items, nanobind::object to_numpy,
-                                           const SavedArrays* before, SavedArrays* saved);
+                                           HostCopies* far, const SavedArrays* before,
+                                           SavedArrays* saved);
 
 // A str as UTF-8, lone surrogates as their three bytes.
 std::string TextOf(PyObject* text);

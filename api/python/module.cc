@@ -30,6 +30,7 @@
 #include "api/python/gil.h"
 #include "api/python/group.h"
 #include "api/python/handle.h"
+#include "api/python/host_copies.h"
 #include "api/python/import.h"
 #include "api/python/interrupt.h"
 #include "api/python/leaves.h"
@@ -84,20 +85,31 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items,
-                               nb::object to_numpy) {
+  std::unique_ptr<Handle> Save(db::SaveRequest request, const nb::list& items, nb::object to_numpy,
+                               const nb::object& host_copies) {
+    auto far = std::make_shared<HostCopies>(host_copies, /*keeps_error=*/!request.far_behind);
     auto saved = std::make_shared<SavedArrays>(++tickets_);
     // Only the save right before this one is compared with: one of another thread, which is
     // still under way or has failed, may have had other arrays.
     std::shared_ptr<const SavedArrays> before = saved_arrays_;
     if (before != nullptr && before->ticket() + 1 != saved->ticket()) before = nullptr;
-    request.items = ItemsFromPython(items, std::move(to_numpy), before.get(), saved.get());
+    request.items =
+        ItemsFromPython(items, std::move(to_numpy), far.get(), before.get(), saved.get());
+    if (!far->empty()) request.far = far;
     request.ticket = saved->ticket();
-    auto handle =
-        std::make_unique<Handle>(RunInterruptible([&](const std::function<bool()>& keep_waiting) {
-          request.keep_waiting = keep_waiting;
-          return store_->Save(std::move(request));
-        }));
+    const auto save = [&](const std::function<bool()>& keep_waiting) {
+      request.keep_waiting = keep_waiting;
+      return store_->Save(std::move(request));
+    };
+    std::unique_ptr<Handle> handle;
+    try {
+      handle = std::make_unique<Handle>(RunInterruptible(save));
+    } catch (const nb::python_error& failed) {
+      std::optional<nb::python_error> raised = far->TakeError();
+      if (!raised) throw;
+      raised->value().attr("add_note")(nb::str(failed.value()));  // which leaf it was
+      throw std::move(*raised);
+    }
     if (saved_arrays_ == nullptr || saved_arrays_->ticket() < saved->ticket()) {
       saved_arrays_ = std::move(saved);
     }
@@ -409,8 +421,9 @@ NB_MODULE(_stepwell, m) {
           arg("step").none() = nb::none())
       .def("decide", &sp::Core::Decide, arg("decision"))
       .def("save", &sp::Core::Save, arg("request"), arg("items"), arg("to_numpy"),
+           arg("host_copies") = nb::none(),
            nb::sig("def save(self, request: SaveRequest, items: list[ItemRows], "
-                   "to_numpy: object) -> Handle"))
+                   "to_numpy: object, host_copies: object = None) -> Handle"))
       .def("import_orbax", &sp::Core::Import, arg("request"), arg("plan"), arg("share"))
       .def("plan_push", &sp::Core::PlanPush, arg("reader"), arg("lists"))
       .def("plan_pull", &sp::Core::PlanPull, arg("list"), arg("items"))

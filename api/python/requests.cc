@@ -75,6 +75,7 @@ void BindRequests(nb::module_& m) {
       .def_rw("statistics", &StoreOptions::statistics)
       .def_rw("on_nonfinite", &StoreOptions::on_nonfinite)
       .def_rw("staging_bytes", &StoreOptions::staging_bytes)
+      .def_rw("far_window_bytes", &StoreOptions::far_window_bytes)
       .def_rw("warm", &StoreOptions::warm)
       .def_rw("threads", &StoreOptions::threads)
       .def_rw("reclaim_bytes_per_second", &StoreOptions::reclaim_bytes_per_second)
@@ -98,7 +99,7 @@ void BindRequests(nb::module_& m) {
           "__init__",
           [](SaveRequest* self, uint64_t step, db::IfExists if_exists, std::string metadata_json,
              std::string metrics_json, std::vector<uint64_t> retire,
-             std::optional<db::GroupSave> group, bool is_copy) {
+             std::optional<db::GroupSave> group, bool is_copy, bool far_behind) {
             new (self) SaveRequest{.step = step,
                                    .items = {},
                                    .metadata_json = std::move(metadata_json),
@@ -108,20 +109,24 @@ void BindRequests(nb::module_& m) {
                                    .retire = std::move(retire),
                                    .taint = {},
                                    .is_copy = is_copy,
+                                   .far = {},
+                                   .far_behind = far_behind,
                                    .keep_waiting = {}};
           },
           nb::kw_only(), arg("step"), arg("if_exists"), arg("metadata_json") = "",
           arg("metrics_json") = "", arg("retire") = std::vector<uint64_t>(),
-          arg("group").none() = nb::none(), arg("is_copy") = false,
+          arg("group").none() = nb::none(), arg("is_copy") = false, arg("far_behind") = false,
           nb::sig("def __init__(self, *, step: int, if_exists: IfExists, metadata_json: str = '', "
                   "metrics_json: str = '', retire: collections.abc.Sequence[int] = (), "
-                  "group: GroupSave | None = None, is_copy: bool = False) -> None"))
+                  "group: GroupSave | None = None, is_copy: bool = False, "
+                  "far_behind: bool = False) -> None"))
       .def_ro("step", &SaveRequest::step)
       .def_ro("if_exists", &SaveRequest::if_exists)
       .def_ro("metadata_json", &SaveRequest::metadata_json)
       .def_ro("metrics_json", &SaveRequest::metrics_json)
       .def_ro("retire", &SaveRequest::retire)
-      .def_ro("is_copy", &SaveRequest::is_copy);
+      .def_ro("is_copy", &SaveRequest::is_copy)
+      .def_ro("far_behind", &SaveRequest::far_behind);
 
   using db::ImportShare;
   nb::class_<ImportShare>(m, "ImportShare")

@@ -24,11 +24,11 @@ void DropBases(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
 
 }  // namespace
 
-void BlockPipeline::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+void BlockPipeline::PostEncoded(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
                                 io::BufferPool::Block* block, EncodedBlock encoded) {
   if (!held) ++job->staged_ahead;
   auto ready =
-      std::make_shared<JobBlock>(JobBlock{std::move(job), held, index, block, std::move(encoded)});
+      std::make_shared<JobBlock>(JobBlock{std::move(job), held, task, block, std::move(encoded)});
   thread_->Post([this, ready] {
     if (ready->held) {
       STEPWELL_DCHECK(ready->job->held_encoding > 0 && encodes_in_flight_ > 0,
@@ -40,9 +40,9 @@ void BlockPipeline::PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t 
   });
 }
 
-void BlockPipeline::NeedOutput(std::shared_ptr<SaveJob> job, size_t index,
+void BlockPipeline::NeedOutput(std::shared_ptr<SaveJob> job, const BlockTask* task,
                                io::BufferPool::Block* staged) {
-  pending_outputs_.push_back({std::move(job), /*held=*/false, index, staged, {}});
+  pending_outputs_.push_back({std::move(job), /*held=*/false, task, staged, {}});
 }
 
 void BlockPipeline::Run(const std::deque<std::shared_ptr<SaveJob>>& jobs) {
@@ -72,7 +72,7 @@ bool BlockPipeline::StartPendingEncodes() {
     io::BufferPool::Block* output = AcquireOutput(pending.job.get());
     if (output == nullptr && pending.job->failed.load()) continue;
     if (output == nullptr) return false;
-    Encode(pending.job, /*held=*/false, pending.index, pending.block, output);
+    Encode(pending.job, /*held=*/false, pending.task, pending.block, output);
     pending_outputs_.pop_front();
   }
   return true;
@@ -88,7 +88,7 @@ void BlockPipeline::StartEncodes(const std::deque<std::shared_ptr<SaveJob>>& job
       io::BufferPool::Block* output = AcquireOutput(job.get());
       if (output == nullptr && job->failed.load()) break;
       if (output == nullptr) return;
-      Encode(job, /*held=*/true, job->held_started, nullptr, output);
+      Encode(job, /*held=*/true, &job->held_blocks[job->held_started], nullptr, output);
       ++job->held_started;  // it ends on this thread, so not before
       ++encodes_in_flight_;
       ++job->held_encoding;
@@ -96,24 +96,23 @@ void BlockPipeline::StartEncodes(const std::deque<std::shared_ptr<SaveJob>>& job
   }
 }
 
-void BlockPipeline::Encode(std::shared_ptr<SaveJob> job, bool held, size_t index,
+void BlockPipeline::Encode(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
                            io::BufferPool::Block* staged, io::BufferPool::Block* output) {
   const size_t alignment = log_->block_bytes();
-  options_->environment.workers->Run([this, job = std::move(job), held, index, staged, output,
+  options_->environment.workers->Run([this, job = std::move(job), held, task, staged, output,
                                       alignment]() mutable {
-    const BlockTask& task = held ? job->held_blocks[index] : job->staged_blocks[index];
     EncodedBlock encoded;
     {
-      const EncodeTimer timer(options_->instruments, &job->times, job->step, task.logical_bytes());
+      const EncodeTimer timer(options_->instruments, &job->times, job->step, task->logical_bytes());
       encoded.status = io::Guarded("encode a block", [&] {
         encoded =
-            EncodeBlock(job->leaves, task, staged == nullptr ? nullptr : staged->memory.data(),
+            EncodeBlock(job->leaves, *task, staged == nullptr ? nullptr : staged->memory.data(),
                         alignment, output->memory.bytes());
         return encoded.status;
       });
     }
     if (staged != nullptr) options_->pool->Release(staged);
-    PostEncoded(std::move(job), held, index, output, std::move(encoded));
+    PostEncoded(std::move(job), held, task, output, std::move(encoded));
   });
 }
 
@@ -211,7 +210,7 @@ void BlockPipeline::RecordPlaces(const BlockWrite& write) {
 // The places of the block's chunks are known: they go into the records of the leaves.
 void BlockPipeline::RecordChunks(const JobBlock& ready, const Segment* segment,
                                  uint64_t offset_bytes) {
-  const BlockTask& task = ready.task();
+  const BlockTask& task = *ready.task;
   STEPWELL_DCHECK(task.chunks.size() == ready.encoded.chunks.size(),
                   "a block has other chunks than its task");
   for (size_t i = 0; i < task.chunks.size(); ++i) {

@@ -24,12 +24,13 @@ class BlockPipeline {
                 ReclaimScheduler* reclaim)
       : options_(options), thread_(thread), log_(log), reclaim_(reclaim) {}
 
-  // Any thread: block `index` of the job's held or staged blocks was encoded (or the encoding
-  // failed) into `block`, which this takes over.
-  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+  // Any thread: a block of the job's, held or staged, was encoded (or the encoding failed) into
+  // `block`, which this takes over.
+  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
                    io::BufferPool::Block* block, EncodedBlock encoded);
   // A staged block that must be encoded into another one.
-  void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged);
+  void NeedOutput(std::shared_ptr<SaveJob> job, const BlockTask* task,
+                  io::BufferPool::Block* staged);
   // Begins the encodes and the writes that can begin now; `jobs` are in commit order.
   void Run(const std::deque<std::shared_ptr<SaveJob>>& jobs);
 
@@ -38,13 +39,9 @@ class BlockPipeline {
   struct JobBlock {
     std::shared_ptr<SaveJob> job;
     bool held = false;
-    size_t index = 0;
+    const BlockTask* task = nullptr;  // the job's
     io::BufferPool::Block* block = nullptr;
     EncodedBlock encoded;
-
-    const BlockTask& task() const {
-      return held ? job->held_blocks[index] : job->staged_blocks[index];
-    }
   };
   struct BlockWrite final : SegmentWrite {
     BlockPipeline* pipeline = nullptr;
@@ -57,8 +54,8 @@ class BlockPipeline {
   void StartEncodes(const std::deque<std::shared_ptr<SaveJob>>& jobs);
   bool StartPendingEncodes();
   void StartWrites(const std::deque<std::shared_ptr<SaveJob>>& jobs);
-  void Encode(std::shared_ptr<SaveJob> job, bool held, size_t index, io::BufferPool::Block* staged,
-              io::BufferPool::Block* output);
+  void Encode(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
+              io::BufferPool::Block* staged, io::BufferPool::Block* output);
   void SubmitWrite(JobBlock ready, const LogWriter::Placement& place);
   void Written(BlockWrite* write);
   void RecordPlaces(const BlockWrite& write);

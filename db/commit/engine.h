@@ -37,9 +37,9 @@ class Engine {
   void Panic(const Status& why) noexcept { thread_.Panic(why); }
   bool panicked() const { return thread_.panicked(); }
   // A block was encoded (or the encoding failed) into `block`.
-  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, size_t index,
+  void PostEncoded(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
                    io::BufferPool::Block* block, EncodedBlock encoded) {
-    blocks_.PostEncoded(std::move(job), held, index, block, std::move(encoded));
+    blocks_.PostEncoded(std::move(job), held, task, block, std::move(encoded));
   }
   // Where the segments that are open end, as of the last commit, and what recovery may read of
   // catalogs.
@@ -58,8 +58,9 @@ class Engine {
   void Begin(std::shared_ptr<SaveJob> job);
   void StagingDone(SaveJob* job, size_t expected, const Status& status);
   // A staged block that must be encoded into another one.
-  void NeedOutput(std::shared_ptr<SaveJob> job, size_t index, io::BufferPool::Block* staged) {
-    blocks_.NeedOutput(std::move(job), index, staged);
+  void NeedOutput(std::shared_ptr<SaveJob> job, const BlockTask* task,
+                  io::BufferPool::Block* staged) {
+    blocks_.NeedOutput(std::move(job), task, staged);
   }
   void HeldPlanned(SaveJob* job, const Status& status);
   // After the last Step, before the disk goes: what is still posted wakes no thread.

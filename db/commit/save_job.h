@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -59,7 +60,8 @@ struct SaveJob {
 
   // ---- written by the caller (staged) or a worker (held) before the blocks it describes ----
   std::vector<PlannedLeaf> leaves;  // ascending by key
-  std::vector<BlockTask> staged_blocks;
+  // A deque: those of what is far away are added while others are under way.
+  std::deque<BlockTask> staged_blocks;
   std::vector<BlockTask> held_blocks;
   std::shared_ptr<SaveBase> base;  // null: nothing is shared
 

@@ -185,45 +185,11 @@ Status PlanArray(CodecPolicy policy, PlannedLeaf* leaf) {
   STEPWELL_RETURN_IF_ERROR(PlanSource(elements, leaf));
   STEPWELL_RETURN_IF_ERROR(PlanGrid(leaf));
   if (leaf->input.shard_shape != record.shape) record.shard_shape = leaf->input.shard_shape;
-  // All processes that save parts of an array have to choose the same codec, without seeing all of
-  // it.
-  const auto& shards = leaf->shards.shards();
-  const bool has_all =
-      !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
   if (TakeUnchanged(leaf)) return OkStatus();
   if (leaf->takes_statistics) record.statistics.emplace();
-  const bool worthwhile =
-      policy == CodecPolicy::kBlosc ||
-      (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
-       Sample(*leaf) >= kWorthwhileRatio);
-  leaf->codec = worthwhile && elements > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
+  if (!IsFar(*leaf)) ChooseCodec(policy, record.chunk_count / 2, leaf);
   return OkStatus();
 }
-
-// Collects chunks into blocks of one sort.
-struct BlockBuilder {
-  bool in_place = false;
-  std::vector<BlockTask>* blocks = nullptr;
-  BlockTask current{};
-  size_t used_bytes = 0;
-
-  void Add(uint32_t leaf, uint64_t chunk_index, uint32_t logical_bytes, size_t payload_max) {
-    size_t offset = AlignUp(used_bytes, PayloadAlignment(payload_max));
-    if (offset + payload_max > kBlockBytes) {
-      Flush();
-      offset = 0;
-    }
-    current.chunks.push_back({leaf, logical_bytes, static_cast<uint32_t>(offset), chunk_index});
-    used_bytes = offset + payload_max;
-  }
-  void Flush() {
-    if (current.chunks.empty()) return;
-    current.in_place = in_place;
-    blocks->push_back(std::move(current));
-    current = {};
-    used_bytes = 0;
-  }
-};
 
 const PieceRecord& PieceOf(const format::LeafRecord& record, uint64_t chunk_index) {
   const auto after = std::upper_bound(
@@ -301,6 +267,20 @@ Status PlanWithoutBase(CodecPolicy policy, PlannedLeaf* leaf) {
 
 }  // namespace
 
+void ChooseCodec(CodecPolicy policy, uint64_t chunk, PlannedLeaf* leaf) {
+  const auto& record = leaf->input.record;
+  // All processes that save parts of an array have to choose the same codec, without seeing all of
+  // it.
+  const auto& shards = leaf->shards.shards();
+  const bool has_all =
+      !leaf->input.partial || (shards.size() == 1 && shards.front().shape == record.shape);
+  const bool worthwhile =
+      policy == CodecPolicy::kBlosc ||
+      (policy == CodecPolicy::kAuto && has_all && record.logical_bytes >= kSampledBytesMin &&
+       Sample(*leaf, chunk) >= kWorthwhileRatio);
+  leaf->codec = worthwhile && record.logical_bytes > 0 ? CodecId::kBloscLz4 : CodecId::kRaw;
+}
+
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf) {
   leaf->input.record.partial = leaf->input.partial;
   STEPWELL_RETURN_IF_ERROR(PlanWithoutBase(policy, leaf));
@@ -349,35 +329,15 @@ void FindTwins(std::span<PlannedLeaf> leaves, std::span<const uint32_t> which) {
   }
 }
 
+std::string InputName(const format::LeafRecord& record) {
+  const auto key = format::DecodeLeafKey(record.key);
+  if (!key.ok()) return "(undecodable key)";
+  return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
+}
+
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes) {
   if (!leaf.input.payloads.empty()) return leaf.input.payloads[chunk_index].size();
   return format::PayloadBytesMax(leaf.codec, logical_bytes);
-}
-
-std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
-                                  std::span<const uint32_t> which, bool stage) {
-  std::vector<BlockTask> blocks;
-  BlockBuilder raw{.in_place = stage, .blocks = &blocks};
-  BlockBuilder coded{.in_place = false, .blocks = &blocks};
-  for (const uint32_t i : which) {
-    const PlannedLeaf& leaf = leaves[i];
-    if (leaf.unchanged || leaf.twin) continue;
-    const auto& record = leaf.input.record;
-    BlockBuilder& builder = stage && leaf.codec == CodecId::kRaw && !leaf.as_delta ? raw : coded;
-    for (uint64_t chunk = 0; chunk < record.chunk_count; ++chunk) {
-      const uint32_t logical = LogicalChunkBytes(leaf, chunk);
-      builder.Add(i, chunk, logical, PayloadBytesMax(leaf, chunk, logical));
-    }
-  }
-  raw.Flush();
-  coded.Flush();
-  return blocks;
-}
-
-void StageBlock(std::span<const PlannedLeaf> leaves, const BlockTask& task, std::byte* block) {
-  for (const ChunkTask& chunk : task.chunks) {
-    GatherTo(leaves[chunk.leaf], chunk, block + chunk.offset_bytes);
-  }
 }
 
 ChunkOnGrid GridOf(const format::LeafRecord& record, uint64_t chunk_index) {
@@ -425,6 +385,14 @@ ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk) {
   return {};
 }
 
+std::vector<uint32_t> ShardsOfChunk(const PlannedLeaf& leaf, uint64_t chunk_index) {
+  const auto& record = leaf.input.record;
+  if (record.pieces.empty()) {
+    return leaf.shards.ShardsOf(record.shape, record.chunk_shape, chunk_index);
+  }
+  return {static_cast<uint32_t>(&PieceOf(record, chunk_index) - record.pieces.data())};
+}
+
 void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out) {
   const auto& input = leaf.input;
   const auto& record = input.record;
@@ -443,21 +411,24 @@ void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out) {
   }
 }
 
-double Sample(const PlannedLeaf& leaf) {
+double Sample(const PlannedLeaf& leaf, uint64_t chunk_index) {
   constexpr size_t kPieceBytes = 4096;
   std::array<std::byte, 4 * kPieceBytes> sample;
   const auto& input = leaf.input;
   const size_t item = leaf.dtype->item_bytes;
-  const auto& shards = leaf.shards.shards();
+  std::vector<const ShardInput*> here;
+  for (const ShardInput& shard : leaf.shards.shards()) {
+    if (shard.data != nullptr) here.push_back(&shard);
+  }
   for (size_t i = 0; i < 4; ++i) {
-    const ShardInput* shard = shards.empty() ? nullptr : &shards[(shards.size() - 1) * i / 3];
+    const ShardInput* shard = here.empty() ? nullptr : here[(here.size() - 1) * i / 3];
     const std::byte* data = shard == nullptr ? input.data : shard->data;
     const auto& shape = shard == nullptr ? input.record.shape : shard->shape;
     const auto& strides = shard == nullptr ? input.strides_bytes : shard->strides_bytes;
     const uint64_t total = format::ChunkBytes(shape, item);
     if (total < kPieceBytes || strides != format::CStrides(shape, item)) {
-      const uint64_t middle = input.record.chunk_count / 2;
-      const ChunkTask task{.logical_bytes = LogicalChunkBytes(leaf, middle), .chunk_index = middle};
+      const ChunkTask task{.logical_bytes = LogicalChunkBytes(leaf, chunk_index),
+                           .chunk_index = chunk_index};
       std::vector<std::byte> chunk(task.logical_bytes);
       GatherTo(leaf, task, chunk.data());
       const size_t size = std::min(chunk.size(), sample.size());

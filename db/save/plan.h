@@ -89,8 +89,18 @@ constexpr uint8_t NextDenseSaves(uint8_t dense_saves) {
 }
 
 // Checks the leaf and fills record.chunk_shape, chunk_count, pieces and logical_bytes, and the
-// codec, or moves a short value inline. `policy` kAuto samples the data.
+// codec, or moves a short value inline. `policy` kAuto samples the data; the codec of a leaf that
+// is far away is still to be chosen.
 Status PlanLeaf(CodecPolicy policy, PlannedLeaf* leaf);
+
+// Returns true if the bytes of an array are ShardInput::far.
+inline bool IsFar(const PlannedLeaf& leaf) {
+  const auto& shards = leaf.shards.shards();
+  return !shards.empty() && shards.front().far;
+}
+
+// Chooses the codec of an array, by a sample of what of it is in memory: `chunk` is.
+void ChooseCodec(CodecPolicy policy, uint64_t chunk, PlannedLeaf* leaf);
 
 // Sets `twin` of those of `which`, ascending, that have one among them. Call after PlanLeaf.
 void FindTwins(std::span<PlannedLeaf> leaves, std::span<const uint32_t> which);
@@ -99,6 +109,21 @@ void FindTwins(std::span<PlannedLeaf> leaves, std::span<const uint32_t> which);
 // are those of the staged copy, and raw and other chunks go to separate blocks.
 std::vector<BlockTask> PlanBlocks(std::span<const PlannedLeaf> leaves,
                                   std::span<const uint32_t> which, bool stage);
+
+// A chunk among those that are saved of a leaf (its index).
+struct LeafChunk {
+  uint32_t leaf = 0;
+  uint64_t chunk = 0;
+};
+// The same for these chunks only, staged.
+std::vector<BlockTask> PlanStagedBlocks(std::span<const PlannedLeaf> leaves,
+                                        std::span<const LeafChunk> chunks);
+
+// The shards (their numbers) that have elements of a chunk of an array that comes in shards.
+std::vector<uint32_t> ShardsOfChunk(const PlannedLeaf& leaf, uint64_t chunk_index);
+
+// A leaf in messages.
+std::string InputName(const format::LeafRecord& record);
 
 // Returns the most bytes that the payload of a chunk may take, with its CRC.
 uint64_t PayloadBytesMax(const PlannedLeaf& leaf, uint64_t chunk_index, uint32_t logical_bytes);
@@ -121,8 +146,9 @@ uint32_t LogicalChunkBytes(const PlannedLeaf& leaf, uint64_t chunk_index);
 // The bytes of a chunk where they already lie in memory as the codec wants them, else empty.
 ConstBytes InSource(const PlannedLeaf& leaf, const ChunkTask& chunk);
 void GatherTo(const PlannedLeaf& leaf, const ChunkTask& chunk, std::byte* out);
-// format::SampleRatio of four small pieces spread over the array (over its shards, if it comes in
-// some), or of its middle chunk where it is not contiguous. The array has at least 16 KiB.
-double Sample(const PlannedLeaf& leaf);
+// format::SampleRatio of four small pieces spread over the array (over its shards in memory, if it
+// comes in some), or of `chunk`, which is in memory, where it is not contiguous. The array has at
+// least 16 KiB.
+double Sample(const PlannedLeaf& leaf, uint64_t chunk);
 
 }  // namespace stepwell::db

@@ -46,7 +46,9 @@ Result<bool> CheckShard(std::span<const uint64_t> shape, uint64_t item_bytes, si
     }
   }
   if (Elements(shard->shape) == 0) return false;
-  if (shard->data == nullptr) return InvalidArgumentError(StrCat("shard ", number, " has no data"));
+  if (shard->data == nullptr && !shard->far) {
+    return InvalidArgumentError(StrCat("shard ", number, " has no data"));
+  }
   if (shard->strides_bytes.empty()) {
     shard->strides_bytes = format::CStrides(shard->shape, item_bytes);
   }
@@ -197,6 +199,23 @@ ConstBytes ShardMap::Run(std::span<const uint64_t> shape, uint64_t item_bytes,
   return run;
 }
 
+std::vector<uint32_t> ShardMap::ShardsOf(std::span<const uint64_t> shape,
+                                         std::span<const uint64_t> chunk_shape,
+                                         uint64_t chunk_index) const {
+  const Shape origin = format::ChunkOrigin(chunk_index, shape, chunk_shape);
+  std::vector<uint32_t> numbers;
+  ForEachIn(shape, chunk_shape, chunk_index, [&](const ShardInput& shard) {
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      if (origin[axis] >= shard.origin[axis] + shard.shape[axis] ||
+          shard.origin[axis] >= origin[axis] + chunk_shape[axis]) {
+        return;
+      }
+    }
+    numbers.push_back(static_cast<uint32_t>(&shard - shards_.data()));
+  });
+  return numbers;
+}
+
 void ShardMap::Gather(std::span<const uint64_t> shape, const format::DTypeInfo& dtype,
                       std::span<const uint64_t> chunk_shape, uint64_t chunk_index,
                       std::byte* out) const {
@@ -207,6 +226,7 @@ void ShardMap::Gather(std::span<const uint64_t> shape, const format::DTypeInfo& 
   }
   if (padded) std::memset(out, 0, format::ChunkBytes(chunk_shape, dtype.item_bytes));
   ForEachIn(shape, chunk_shape, chunk_index, [&](const ShardInput& shard) {
+    if (shard.data == nullptr) return;  // far away: it has nothing of a chunk that is asked for
     format::GatherChunkPart({shard.data, shard.shape, shard.strides_bytes}, shard.origin, shape,
                             dtype, chunk_shape, chunk_index, out);
   });

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "db/store.h"
@@ -25,6 +26,14 @@ class ShardMap {
 
   bool empty() const { return shards_.empty(); }
   const std::vector<ShardInput>& shards() const { return shards_; }
+  // Of a shard whose bytes are far away: where they are now. Null: nowhere in memory.
+  void SetMemory(size_t number, const std::byte* data, std::vector<int64_t> strides_bytes) {
+    shards_[number].data = data;
+    shards_[number].strides_bytes = std::move(strides_bytes);
+  }
+  // The numbers of the shards that have elements of a chunk.
+  std::vector<uint32_t> ShardsOf(std::span<const uint64_t> shape,
+                                 std::span<const uint64_t> chunk_shape, uint64_t chunk_index) const;
   // The extents of the shards where they lie on a grid of them (only those at the array's end may
   // be smaller); else empty.
   const format::Shape& pitch() const { return pitch_; }
@@ -32,7 +41,7 @@ class ShardMap {
   // The bytes of a chunk where they already are one unpadded run in one shard, else empty.
   ConstBytes Run(std::span<const uint64_t> shape, uint64_t item_bytes,
                  std::span<const uint64_t> chunk_shape, uint64_t chunk_index) const;
-  // The same as format::GatherChunk.
+  // The same as format::GatherChunk. Shards that have elements of the chunk are in memory.
   void Gather(std::span<const uint64_t> shape, const format::DTypeInfo& dtype,
               std::span<const uint64_t> chunk_shape, uint64_t chunk_index, std::byte* out) const;
 

@@ -244,6 +244,8 @@ Status WriterStore::CloseInOrder() {
 
 // Without memory, too: after this no thread does anything for the store.
 void WriterStore::EndThreads() {
+  if (far_tasks_ != nullptr) far_tasks_->Wait();
+  far_tasks_.reset();
   if (engine_ != nullptr) {
     engine_->reclaim().Stop();
     changes_.WaitForCalls();

@@ -27,12 +27,6 @@ constexpr uint64_t kParallelCopyBytesMin = uint64_t{8} << 20;
 // Bounds a text that goes into a frame whole. It is far below the bound of a frame.
 constexpr uint64_t kTextBytesMax = uint64_t{16} << 20;
 
-std::string InputName(const format::LeafRecord& record) {
-  const auto key = format::DecodeLeafKey(record.key);
-  if (!key.ok()) return "(undecodable key)";
-  return StrCat("item '", key->item, "', leaf '", format::PathToText(key->path), "'");
-}
-
 // Refuses input that decoders would refuse: once committed, it would make the log unreadable.
 // `prefix` is that of the item's keys.
 Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
@@ -57,13 +51,20 @@ Status CheckLeafInput(const ItemInput& item, std::string_view prefix,
   return OkStatus();
 }
 
+bool IsFarInput(const LeafInput& leaf) { return !leaf.shards.empty() && leaf.shards.front().far; }
+
 // Refuses mistakes of the caller at once. The rest of planning may come later.
-Status CheckArrayInput(const LeafInput& leaf, bool in_group) {
+Status CheckArrayInput(const LeafInput& leaf, bool in_group, bool has_source) {
   if (leaf.record.kind != format::LeafKind::kArray) return OkStatus();
   const bool asks = leaf.chunk_bytes_max > 0 || !leaf.chunk_axes.empty();
+  const bool is_far = IsFarInput(leaf);
+  const auto differs = [&](const ShardInput& shard) { return shard.far.has_value() != is_far; };
   Status status;
   if (leaf.partial && !in_group) {
     status = InvalidArgumentError("only a part of a step of several processes has parts of arrays");
+  } else if ((is_far && (!has_source || !leaf.payloads.empty())) ||
+             std::any_of(leaf.shards.begin(), leaf.shards.end(), differs)) {
+    status = InvalidArgumentError("nothing has the bytes of its shards");
   } else if (asks && leaf.payloads.empty()) {
     status = WantedChunkShape(leaf, leaf.record.shape, leaf.shard_shape).status();
   }
@@ -147,7 +148,8 @@ Status FillJob(SaveRequest request, SaveJob* job) {
     const std::string prefix = format::EncodeItem(item.name);
     for (LeafInput& leaf : item.leaves) {
       STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, prefix, leaf.record));
-      STEPWELL_RETURN_IF_ERROR(CheckArrayInput(leaf, request.group.has_value()));
+      STEPWELL_RETURN_IF_ERROR(
+          CheckArrayInput(leaf, request.group.has_value(), request.far != nullptr));
       PlannedLeaf planned;
       planned.input = std::move(leaf);
       planned.item = static_cast<uint32_t>(job->items.size());
@@ -196,18 +198,6 @@ uint64_t BytesOf(const PlannedLeaf& leaf) {
   return sum;
 }
 
-// Sets store_copied_into.
-class CopiedInto {
- public:
-  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
-  ~CopiedInto() { store_copied_into = before_; }
-  CopiedInto(const CopiedInto&) = delete;
-  CopiedInto& operator=(const CopiedInto&) = delete;
-
- private:
-  const Store* const before_;
-};
-
 // Waits until as many copies are done as were started. Shared with worker tasks.
 struct CopyLatch {
   // Also when an exception leaves the caller: the copies read the caller's memory.
@@ -242,6 +232,8 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   STEPWELL_RETURN_IF_ERROR(CheckUsable());
   STEPWELL_RETURN_IF_ERROR(CheckGroupSave(path_, part_, options_.group.has_value(), request));
   const IfExists if_exists = request.if_exists;
+  FarCopies far{request.far, options_.far_window_bytes, {}};
+  const bool far_behind = request.far_behind && !environment_.inline_mode;
   // Once it said no, it is not asked again.
   std::function<bool()> keep_waiting;
   if (request.keep_waiting) {
@@ -277,6 +269,11 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     leaf.takes_statistics = options_.statistics || options_.on_nonfinite != OnNonfinite::kIgnore;
     const uint64_t bytes = BytesOf(leaf);
     job->estimated_bytes += bytes;
+    if (IsFarInput(leaf.input)) {
+      far.leaves.push_back(i);
+      if (!far_behind) staged_bytes += bytes;
+      continue;
+    }
     // Values own their bytes, so only arrays without a hold are copied.
     if (leaf.input.record.kind == format::LeafKind::kArray && leaf.input.hold == nullptr) {
       staged.push_back(i);
@@ -286,7 +283,10 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     }
   }
   STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, staged, job.get()));
-  job->staged_blocks = PlanBlocks(job->leaves, staged, /*stage=*/true);
+  STEPWELL_RETURN_IF_ERROR(PlanAll(options_.codec, far.leaves, job.get()));
+  for (BlockTask& block : PlanBlocks(job->leaves, staged, /*stage=*/true)) {
+    job->staged_blocks.push_back(std::move(block));
+  }
 
   const PanicOnUnwind ends_if_thrown(engine_.get());
   bool skip = false;
@@ -314,21 +314,40 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
   };
   environment_.workers->Run(plan_held);
   size_t dispatched = 0;
-  const Status status = Stage(job, keep_waiting, &dispatched);
+  Status status = Stage(job, /*first=*/0, keep_waiting, &dispatched);
+  const auto done = [this, job](size_t count, const Status& outcome) {
+    engine_->Post([this, job, count, outcome] { engine_->StagingDone(job.get(), count, outcome); });
+  };
   job->times.snapshot_end_ns = instruments_->Now();
-  engine_->Post(
-      [this, job, dispatched, status] { engine_->StagingDone(job.get(), dispatched, status); });
+  io::Executor* const far_thread = far_behind && !far.leaves.empty() ? FarThread() : nullptr;
+  if (status.ok() && far_thread != nullptr) {
+    far_thread->Run([this, job, far, dispatched, done]() mutable {
+      const Status copied = io::Guarded("copy from far away", [&] {
+        return StageFar(job, far, /*keep_waiting=*/{}, &dispatched);
+      });
+      done(dispatched, copied);
+    });
+    return handle;
+  }
+  // An error of a copy is told at once: there is a caller, and nothing was saved.
+  bool tell = status.code() == StatusCode::kCancelled;
+  if (status.ok() && !far.leaves.empty()) {
+    status = StageFar(job, far, keep_waiting, &dispatched);
+    job->times.snapshot_end_ns = instruments_->Now();
+    tell = !status.ok();
+  }
+  done(dispatched, status);
   if (environment_.inline_mode) engine_->Step(/*wait=*/false);
-  if (status.code() == StatusCode::kCancelled) {
+  if (tell) {
     changes_.Forget(job->state);
     return status;
   }
   return handle;
 }
 
-// Copies what may change into blocks. Blocks whose chunks are stored raw are laid out as they will
-// be written, so this copy is the only one.
-Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
+// Copies what may change into blocks: those from number `first` on. Blocks whose chunks are stored
+// raw are laid out as they will be written, so this copy is the only one.
+Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t first,
                           const std::function<bool()>& keep_waiting, size_t* dispatched) {
   const CopiedInto here(this);
   auto latch = std::make_shared<CopyLatch>();
@@ -340,7 +359,7 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
       environment_.workers->parallelism() > 1 && job->estimated_bytes >= kParallelCopyBytesMin;
   int64_t ask_at_ns = instruments_->Now() + kAskNanos;
   Status status;
-  for (size_t i = 0; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
+  for (size_t i = first; i < job->staged_blocks.size() && !job->failed.load(); ++i) {
     // A save in many blocks may never wait long for one.
     if (keep_waiting && instruments_->Now() >= ask_at_ns) {
       ask_at_ns = instruments_->Now() + kAskNanos;
@@ -357,31 +376,31 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job,
       break;
     }
     ++*dispatched;
-    const auto copy = [job, i, block, trace](Trace::Lane lane) {
+    const BlockTask* const planned = &job->staged_blocks[i];
+    const auto copy = [job, planned, block, trace](Trace::Lane lane) {
       return io::Guarded("copy a block", [&] {
-        const BlockTask& task = job->staged_blocks[i];
-        const TraceSpan span(trace, lane, "copy", job->step, task.logical_bytes());
-        StageBlock(job->leaves, task, block->memory.data());
+        const TraceSpan span(trace, lane, "copy", job->step, planned->logical_bytes());
+        StageBlock(job->leaves, *planned, block->memory.data());
         return OkStatus();
       });
     };
-    const auto encode = [this, job, i, block](const Status& copied) {
-      const BlockTask& task = job->staged_blocks[i];
+    const auto encode = [this, job, planned, block](const Status& copied) {
       EncodedBlock encoded;
       encoded.status = copied;
-      if (!task.in_place && copied.ok()) {
-        engine_->Post([this, job, i, block] { engine_->NeedOutput(job, i, block); });
+      if (!planned->in_place && copied.ok()) {
+        engine_->Post([this, job, planned, block] { engine_->NeedOutput(job, planned, block); });
         return;
       }
       if (copied.ok()) {
-        const EncodeTimer timer(instruments_.get(), &job->times, job->step, task.logical_bytes());
+        const EncodeTimer timer(instruments_.get(), &job->times, job->step,
+                                planned->logical_bytes());
         encoded.status = io::Guarded("encode a block", [&] {
-          encoded = EncodeBlock(job->leaves, task, block->memory.data(), engine_->block_bytes(),
+          encoded = EncodeBlock(job->leaves, *planned, block->memory.data(), engine_->block_bytes(),
                                 block->memory.bytes());
           return encoded.status;
         });
       }
-      engine_->PostEncoded(job, /*held=*/false, i, block, std::move(encoded));
+      engine_->PostEncoded(job, /*held=*/false, planned, block, std::move(encoded));
     };
     if (!parallel) {
       const Status copied = copy(Trace::Lane::kCaller);

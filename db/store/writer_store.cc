@@ -112,6 +112,7 @@ void WriterStore::LeakAfterFork() {
   (void)new auto(std::move(worker_tasks_));
   (void)new auto(std::move(index_tasks_));
   (void)new auto(std::move(reclaim_tasks_));
+  (void)new auto(std::move(far_tasks_));
   (void)new std::shared_ptr<ReadCore>(std::move(core_));
   (void)lock_file_.release();
   (void)slot_file_.release();

@@ -8,17 +8,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "db/commit/engine.h"
 #include "db/environment.h"
 #include "db/log/live_steps.h"
 #include "db/log/slot_file.h"
+#include "db/save/far.h"
 #include "db/stats/instruments.h"
 #include "db/store.h"
 #include "db/store/changes_in_flight.h"
@@ -41,6 +44,18 @@ class PanicOnUnwind {
  private:
   Engine* const engine_;
   const int exceptions_ = std::uncaught_exceptions();
+};
+
+// Sets store_copied_into.
+class CopiedInto {
+ public:
+  explicit CopiedInto(const Store* store) : before_(std::exchange(store_copied_into, store)) {}
+  ~CopiedInto() { store_copied_into = before_; }
+  CopiedInto(const CopiedInto&) = delete;
+  CopiedInto& operator=(const CopiedInto&) = delete;
+
+ private:
+  const Store* const before_;
 };
 
 // Owns the engine and its thread, recovers the log before and closes everything in order, and takes
@@ -107,8 +122,11 @@ class WriterStore final : public Store {
   Status CloseInOrder();
   void EndThreads();
   Status CheckUsable() const;
-  Status Stage(const std::shared_ptr<SaveJob>& job, const std::function<bool()>& keep_waiting,
-               size_t* dispatched);
+  Status Stage(const std::shared_ptr<SaveJob>& job, size_t first,
+               const std::function<bool()>& keep_waiting, size_t* dispatched);
+  Status StageFar(const std::shared_ptr<SaveJob>& job, const FarCopies& far,
+                  const std::function<bool()>& keep_waiting, size_t* dispatched);
+  io::Executor* FarThread();
   Status ChangeSteps(SaveJob::Kind kind, std::span<const uint64_t> steps, format::MetaChange meta);
   void RecordVerified(const std::vector<LiveStep>& steps, bool others, const VerifyReport& report);
   void SetVerified(const std::vector<const LiveStep*>& steps, bool verified);
@@ -151,6 +169,8 @@ class WriterStore final : public Store {
   // The engine's stand-ins for the executors of environment_. Tasks of this store and of its engine
   // hold plain pointers to both, and Close waits for all tasks (DESIGN.md, "Threads").
   std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
+  std::once_flag far_once_;
+  std::shared_ptr<io::TaskScope> far_tasks_;  // null: no save has needed the thread
   std::atomic<bool> stop_{false};
   std::atomic<bool> warned_staging_{false};
   ViewSet views_;

@@ -11,6 +11,7 @@
 
 #include "db/save/plan.h"
 #include "db/store.h"
+#include "tests/db/support/fake_far.h"
 #include "tests/db/support/store_support.h"
 #include "tests/prng.h"
 
@@ -163,6 +164,7 @@ class ShardsTest : public ::testing::Test {
   std::unique_ptr<Store> Open(CodecPolicy codec = CodecPolicy::kAuto) {
     StoreOptions options;
     options.codec = codec;
+    options.far_window_bytes = uint64_t{1} << 20;
     auto store = Store::Open(dir_ / "run", options);
     EXPECT_TRUE(store.ok()) << store.status().ToString();
     return std::move(store).value();
@@ -191,12 +193,25 @@ TEST_F(ShardsTest, RandomShardsComeBackAsTheArray) {
       request.items.push_back({.name = "state", .leaves = {}});
       std::vector<std::shared_ptr<Sharded>> arrays;
       std::vector<bool> held;
+      const auto far = std::make_shared<FakeFar>();
+      request.far = far;
+      request.far_behind = prng.Below(2) == 0;
       for (int i = 0; i < 6; ++i) {
         const uint64_t bytes_max = i == 0 ? uint64_t{6} << 20 : 20000;
         auto& array = arrays.emplace_back(RandomSharded(prng, bytes_max));
         LeafInput leaf = array->Input("leaf" + std::to_string(i));
         held.push_back(prng.Below(2) == 0);
-        if (held.back()) leaf.hold = array;
+        if (prng.Below(3) == 0) {
+          for (ShardInput& shard : leaf.shards) {
+            if (shard.strides_bytes.empty()) {
+              shard.strides_bytes = format::CStrides(shard.shape, array->dtype->item_bytes);
+            }
+            far->Take(&shard, Count(shard.shape) * array->dtype->item_bytes);
+          }
+          held.back() = request.far_behind;
+        } else if (held.back()) {
+          leaf.hold = array;
+        }
         if (prng.Below(4) == 0) leaf.chunk_bytes_max = 4096 + prng.Below(100000);
         request.items[0].leaves.push_back(std::move(leaf));
       }

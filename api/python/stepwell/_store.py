@@ -57,7 +57,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
          metadata: Mapping[str, Any] | None = None, create: bool = True,
          delta: bool = False, statistics: bool = False, warm: bool = False,
          on_nonfinite: Literal["ignore", "warn", "error"] = "ignore",
-         storage_options: Mapping[str, Any] | None = None) -> Store:
+         storage_options: Mapping[str, Any] | None = None,
+         device_window_bytes: int | None = None) -> Store:
     """Opens the store in the directory `path`. Mode "a" creates the directory and its parents if
     they do not exist, unless `create` is False.
 
@@ -116,6 +117,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         first saves wait for it, longest on a virtual machine whose host has taken free memory
         back. Mode "a" only.
     storage_options: keywords for the library that opens a URL, as in `Store.push`.
+    device_window_bytes: the most host memory that the copies which a save makes of arrays on
+        accelerators take beside `staging_bytes`; None: 256 MiB. A larger shard is copied alone.
     create: False creates no store: a path where there is none, such as a mistyped one, is a
         StoreNotFoundError, and nothing is made there.
 
@@ -152,6 +155,7 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
     if trace is not None and mode == "r":
         raise InvalidArgumentError("trace records saves: it needs mode='a'")
     for name, value in (("staging_bytes", staging_bytes), ("threads", threads),
+                        ("device_window_bytes", device_window_bytes),
                         ("reclaim_bytes_per_second", reclaim_bytes_per_second)):
         if value is not None and (not isinstance(value, SupportsIndex)
                                   or operator.index(value) < 1):
@@ -218,6 +222,8 @@ def open(path: str | os.PathLike[str], mode: Literal["a", "r"] = "a", keep: Poli
         options.on_nonfinite = _stepwell.OnNonfinite[on_nonfinite]
         options.staging_bytes, options.threads = staging_bytes or 0, threads or 0
         options.warm = warm
+        if device_window_bytes is not None:
+            options.far_window_bytes = device_window_bytes
         if reclaim_bytes_per_second is not None:
             options.reclaim_bytes_per_second = reclaim_bytes_per_second
         if path == root and not read_only and trace is not None:
@@ -260,7 +266,7 @@ class Store(Loading):
     def save(self, step: SupportsIndex, state: Any = _NOT_GIVEN, *,
              items: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
              metrics: Mapping[str, Any] | None = None, if_exists: IfExists = "error",
-             chunks: Chunks | None = None) -> SaveHandle:
+             chunks: Chunks | None = None, hold: bool = False) -> SaveHandle:
         """Saves a step asynchronously. When `save` returns, you may change or donate the state.
 
         step: 0 … 2^63 − 1, in any order.
@@ -274,6 +280,11 @@ class Store(Loading):
         chunks: a `ChunkShape` for all arrays, or a dict from paths and globs to `ChunkShape`s, of
             which the first match applies. Set it if readers will load slices that differ from the
             saved shards. None: chunks of about 1 MiB that do not cross the borders of shards.
+        hold: for arrays on accelerators. False: `save` waits until the store has copies of them,
+            except of those that it knows for unchanged, so they may be donated. True: it returns
+            before, and they are copied in the background. Then donate or delete none of them before
+            the handle is done: if you do, the handle raises Error, and the step is not saved.
+            Arrays on the CPU are never waited for, except NumPy arrays, which are copied.
 
         A sharded array is saved shard by shard, without gathering it; replicas are saved once.
         Arrays that share memory with NumPy (`jax.device_put` of an aligned ndarray on CPU) are read
@@ -318,7 +329,7 @@ class Store(Loading):
         check_has_leaf(trees)
         return self._save(SaveRequest(
             step=number, if_exists=existing, metadata_json=json_text(metadata, "metadata"),
-            metrics_json=json_text(metrics, "metrics")), trees, chunks)
+            metrics_json=json_text(metrics, "metrics"), far_behind=bool(hold)), trees, chunks)
 
     def _put(self, step: int, items: Mapping[str, Any], *, metadata: Any = None,
              metrics: Any = None, replace: bool = False, chunks: Chunks | None = None,

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, SupportsIndex, TypeVar
 from .. import _stepwell
 from .._load.source import Account, Source
 from .._pytree.chunks import Chunks, set_chunk_shapes
+from .._pytree.host_copies import HostCopies
 from .._pytree.sharding import to_numpy
 from .._pytree.tree import flatten_items
 from .._retention import Fields, fields_of
@@ -186,7 +187,7 @@ class OneProcess(CoreReads):
         with paused():
             rows = flatten_items(trees)
             set_chunk_shapes(chunks, rows)
-            handle = self._core.save(request, rows, to_numpy)
+            handle = self._core.save(request, rows, to_numpy, HostCopies)
             del rows  # before collections go on: they would look at each
         return handle
 

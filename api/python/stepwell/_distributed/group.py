@@ -24,6 +24,7 @@ from .._backend.backend import HOW_TO_CHANGE, Change, CoreReads, SourceOf, StepO
 from .._backend.export_options import ExportReport, ExportRequest, run_export
 from .._backend.orbax_source import OrbaxSource, check_new
 from .._pytree.chunks import Chunks
+from .._pytree.host_copies import HostCopies
 from .._pytree.sharding import to_numpy
 from .._runtime import service
 from .._runtime.arguments import IfExists, Progress, if_exists_of
@@ -82,7 +83,8 @@ class Group(ABC):
         try:
             with paused():
                 part = part_of(trees, self._coordinator.index, chunks, request.metadata_json)
-                op.prepared = self.writer.save(self._own(op, request), part.rows, to_numpy)
+                op.prepared = self.writer.save(self._own(op, request), part.rows, to_numpy,
+                                               HostCopies)
                 op.tree_text, op.meshes = part[1:]
                 del part  # before collections go on: they would look at each row
         except BaseException as error:
@@ -99,7 +101,7 @@ class Group(ABC):
             step=asked.step, metadata_json=texts[0], metrics_json=texts[1],
             if_exists=asked.if_exists if self.leader else _stepwell.IfExists.replace,
             group=GroupSave(save_id=self._save_id(op.number), parts=self._parts),
-            is_copy=asked.is_copy)
+            is_copy=asked.is_copy, far_behind=asked.far_behind)
 
     def import_orbax(self, source: OrbaxSource, if_exists: IfExists, last: Operation | None
                      ) -> GroupHandle:

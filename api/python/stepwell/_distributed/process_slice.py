@@ -24,6 +24,7 @@ import numpy as np
 
 from .. import _stepwell
 from .._pytree.chunks import Chunks, set_chunk_shapes
+from .._pytree.digest import arrays_of
 from .._pytree.sharding import Layout, to_numpy, transfers_allowed
 from .._pytree.tree import (NODE, SHARDS, VALUE, Flattener, SpreadLeaf, name_in_items,
                             walk_items)
@@ -67,9 +68,6 @@ def part_of(items: dict[str, Any], process: int, chunks: Chunks | None, metadata
         here = [row for number, row in enumerate(flat.rows)
                 if number not in elsewhere and (process == 0 or number in own)]
         rows.append(ItemRows(name, here, flat.kind))
-    # Copies from other devices are on their way for all of them before the first is waited for.
-    for _, flat in flats:
-        flat.finish()
     return Part(rows, *_describe_tree(flats, only_state, metadata))
 
 
@@ -109,8 +107,8 @@ def _content(row: Row) -> str:
             return repr(decode_value(row.value_type, row.data))
         return f"{zlib.crc32(row.data):08x}"
     with transfers_allowed():
-        parts = [array if isinstance(array, np.ndarray) else to_numpy(array)
-                 for array in (row.data if row.tag == SHARDS else [row.data])]
+        parts = arrays_of(row) if row.tag == SHARDS else [
+            row.data if isinstance(row.data, np.ndarray) else to_numpy(row.data)]
     whole = parts[0] if parts else np.empty(0)
     if row.tag == SHARDS and row.shard_shape is not None:  # however it is laid out
         whole = np.empty(row.shape, parts[0].dtype)

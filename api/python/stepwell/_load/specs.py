@@ -248,9 +248,9 @@ def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
 
 def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
     """Returns those shardings, spelled as Orbax spells them, that this process can use: those over
-    a mesh of several devices, where all of these exist here, and those on a device of this process
-    that is not the default one (an array on that one stays uncommitted). Empty unless JAX is
-    imported."""
+    a mesh of several devices, where all of these exist here, those on a device of this process that
+    is not the default one (an array on that one stays uncommitted), and those in another memory
+    than the devices' default one, where they have it. Empty unless JAX is imported."""
     jax = jax_here()
     if jax is None:
         return {}
@@ -259,12 +259,18 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         try:
             saved = json.loads(text)
+            kind = saved.get("memory_kind")
+            if kind is not None and kind not in [
+                    memory.kind for memory in jax.local_devices()[0].addressable_memories()]:
+                continue
             if saved["sharding_type"] == "SingleDeviceSharding":
                 device = {str(each): each for each in jax.local_devices()}[saved["device_str"]]
-                if device != jax.local_devices()[0]:
-                    found[text] = jax.sharding.SingleDeviceSharding(device)
+                if kind is not None or device != jax.local_devices()[0]:
+                    found[text] = jax.sharding.SingleDeviceSharding(device, memory_kind=kind)
                 continue
-            if saved["sharding_type"] != "NamedSharding" or math.prod(saved["shape"]) < 2:
+            if saved["sharding_type"] != "NamedSharding":
+                continue
+            if kind is None and math.prod(saved["shape"]) < 2:
                 continue
             if devices is None:
                 devices = {device.id: device for device in jax.devices()}

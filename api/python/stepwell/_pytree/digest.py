@@ -14,7 +14,7 @@ import numpy as np
 from .._stepwell import Row, ValueType
 from .items import unwrapped
 from .keys import key_of
-from .sharding import to_numpy, transfers_allowed
+from .sharding import detached, to_numpy, transfers_allowed
 from .tree import (INDEX, INT_KEY, JAX, LITERAL, NODE, SHARDS, VALUE, Flattener, Path,
                    TooDeepError, path_text, unsupported)
 
@@ -53,7 +53,6 @@ def tree_leaves(tree: Any, purpose: str) -> list[TreeLeaf]:
     if flat.bad:
         raise unsupported(purpose, "the tree itself",
                           [(path_text(path), why) for path, why in flat.bad])
-    flat.finish()
     return [_leaf_of(row) for row in flat.rows if row.tag != NODE]
 
 
@@ -65,8 +64,16 @@ def _leaf_of(row: Row) -> TreeLeaf:
     return TreeLeaf(row, np.dtype(first.dtype).name, tuple(shape))
 
 
+def arrays_of(row: Row) -> list[np.ndarray[Any, Any]]:
+    """What a row of shards holds. Of shards on other devices these are copies, which go when they
+    are dropped."""
+    if row.far:
+        return [np.asarray(detached(shard)) for shard in row.data]
+    return [shard if isinstance(shard, np.ndarray) else to_numpy(shard) for shard in row.data]
+
+
 def _assembled(row: Row) -> np.ndarray[Any, Any]:
-    shards = [shard if isinstance(shard, np.ndarray) else to_numpy(shard) for shard in row.data]
+    shards = arrays_of(row)
     if row.shard_shape is None:
         return shards[0]
     out = np.empty(tuple(row.shape), shards[0].dtype)

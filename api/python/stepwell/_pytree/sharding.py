@@ -75,6 +75,14 @@ def to_numpy(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array.addressable_data(0))
 
 
+def detached(array: Any) -> Any:
+    """Another jax.Array of the same memory, of one device. JAX keeps a copy to the host as long as
+    the object that it was made of, and what `addressable_data` gives as long as the array: a copy
+    that is made of that stays until the caller drops the array."""
+    return sys.modules["jax"].make_array_from_single_device_arrays(array.shape, array.sharding,
+                                                                   [array])
+
+
 def _device_ids(devices: Any) -> Any:
     if isinstance(devices, list):
         return [_device_ids(device) for device in devices]

@@ -30,7 +30,7 @@ from .dtypes import NUMBERS, number_of
 from .items import unwrapped
 from .keys import BadKeyError, literal
 from .objects import data_fields, is_stateful, state_of, with_fields
-from .sharding import Layout, ShardingInfo, transfers_allowed
+from .sharding import Layout, ShardingInfo
 from .values import encode_value
 
 # An attribute of an enum takes a quarter of a microsecond, for each leaf.
@@ -240,7 +240,6 @@ class Flattener:
         self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
         self._may_spread = spread
         self._shardings: dict[Any, ShardingInfo] = {}
-        self._late: list[list[Any]] = []  # shards that come from other devices
         self._jax_array: type | None = None
         jax = sys.modules.get("jax")
         if jax is not None and hasattr(jax, "Array"):
@@ -390,25 +389,10 @@ class Flattener:
         self.rows.append(row)
 
     def _set_shards(self, row: Row, array: Any, info: ShardingInfo, layout: Layout) -> None:
-        row.data = self._shards(array, info, layout)
+        row.data = _shards(array, layout)
+        row.far = not info.cpu and array.size > 0 and bool(layout.numbers)
         row.shard_shape = layout.shard_shape
         row.origins = layout.origins
-
-    def _shards(self, array: Any, info: ShardingInfo, layout: Layout) -> list[Any]:
-        """The single-device arrays to be saved of an array. On CPU devices they can be viewed; of
-        other devices copies to the host are under way when this returns."""
-        if not array.size:  # what XLA gives for shards need not have the sharding's shape
-            shape = array.shape if layout.shard_shape is None else layout.shard_shape
-            return [np.empty(shape, array.dtype) for _ in layout.numbers]
-        shards = [array.addressable_data(number) for number in layout.numbers]
-        if not info.cpu:
-            # Objects of our own: a copy is kept as long as the object that it was made of.
-            shards = [shard.addressable_data(0) for shard in shards]
-            with transfers_allowed():
-                for shard in shards:
-                    shard.copy_to_host_async()
-            self._late.append(shards)
-        return shards
 
     def _add_any_jax(self, array: Any, path: Path) -> None:
         jax = sys.modules["jax"]
@@ -432,12 +416,13 @@ class Flattener:
         self._set_shards(row, leaf.array, leaf.info, layout)
         row.partial = layout.shard_shape is not None
 
-    def finish(self) -> None:
-        """Waits for what comes from other devices. All of it is on its way by now."""
-        if self._late:
-            with transfers_allowed():
-                for shards in self._late:
-                    shards[:] = [np.asarray(shard) for shard in shards]
+
+def _shards(array: Any, layout: Layout) -> list[Any]:
+    """The single-device arrays to be saved of an array, or ndarrays where it has no elements."""
+    if not array.size:  # what XLA gives for shards need not have the sharding's shape
+        shape = array.shape if layout.shard_shape is None else layout.shard_shape
+        return [np.empty(shape, array.dtype) for _ in layout.numbers]
+    return [array.addressable_data(number) for number in layout.numbers]
 
 
 def walk_items(items: dict[str, Any], spread: bool = False) -> list[tuple[str, Flattener]]:
@@ -477,7 +462,4 @@ def name_in_items(item: str, path: Path, only_state: bool) -> str:
 
 def flatten_items(items: dict[str, Any]) -> list[ItemRows]:
     """Rows of each item; raises as walk_items."""
-    flats = walk_items(items)
-    for _, flat in flats:
-        flat.finish()
-    return [ItemRows(name, flat.rows, flat.kind) for name, flat in flats]
+    return [ItemRows(name, flat.rows, flat.kind) for name, flat in walk_items(items)]
