@@ -248,6 +248,9 @@ class Flattener(PlainFlattener):
 
     def add_other(self, node: Any, path: Path, in_equinox: bool) -> bool:
         """Adds the rows of what `walk` has no rule for, as `walk` does."""
+        if type(node) is self.jax_type:
+            self._add_jax(node, path)
+            return True
         if type(node) is np.ndarray or isinstance(node, np.memmap):
             self._add_numpy(node, path, _NUMPY)
             return True
@@ -409,8 +412,6 @@ class Flattener(PlainFlattener):
             impl = str(jax.random.key_impl(array))
             info = self.sharding_info(data.sharding)
             self._add_shards(data, path, NUMBERS[data.dtype], _PRNG_KEY, impl, info)
-        elif self.jax_type is type(array):
-            self._add_jax(array, path)
         else:
             self.jax_type = type(array)
             self.walk(array, path, False)
