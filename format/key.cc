@@ -24,7 +24,7 @@ void AppendBig64(uint64_t value, std::string* out) {
   out->append(bytes, sizeof(bytes));
 }
 
-void AppendName(std::string_view name, std::string* out) {
+void AppendEscaped(std::string_view name, std::string* out) {
   for (;;) {
     const size_t nul = name.find('\0');
     out->append(name.substr(0, nul));
@@ -81,6 +81,12 @@ Status ConsumePath(std::string_view rest, KeyPath* path) {
   return OkStatus();
 }
 
+Status CheckSize(size_t path_bytes) {
+  if (path_bytes <= kPathBytesMax) return OkStatus();
+  return InvalidArgumentError(
+      StrCat("a path of ", path_bytes, " bytes; the limit is ", kPathBytesMax));
+}
+
 Status AppendPath(const KeyPath& path, std::string* out) {
   if (path.size() > kPathComponentsMax) {
     return InvalidArgumentError(
@@ -88,20 +94,16 @@ Status AppendPath(const KeyPath& path, std::string* out) {
   }
   const size_t start = out->size();
   for (const PathComponent& component : path) {
-    out->push_back(static_cast<char>(component.type));
-    if (!IsNumber(component.type)) {
-      AppendName(component.name, out);
-    } else if (component.type == PathComponent::Type::kIndex && component.number < 0) {
+    if (component.type == PathComponent::Type::kIndex && component.number < 0) {
       return InvalidArgumentError(StrCat("negative index ", component.number, " in a path"));
+    }
+    if (IsNumber(component.type)) {
+      AppendNumber(component.type, component.number, out);
     } else {
-      AppendBig64(static_cast<uint64_t>(component.number) ^ kSignBit, out);
+      AppendName(component.type, component.name, out);
     }
   }
-  if (out->size() - start > kPathBytesMax) {
-    return InvalidArgumentError(
-        StrCat("a path of ", out->size() - start, " bytes; the limit is ", kPathBytesMax));
-  }
-  return OkStatus();
+  return CheckSize(out->size() - start);
 }
 
 }  // namespace
@@ -118,16 +120,35 @@ Result<KeyPath> DecodePath(std::string_view encoded) {
   return path;
 }
 
+void AppendName(PathComponent::Type type, std::string_view name, std::string* path) {
+  path->push_back(static_cast<char>(type));
+  AppendEscaped(name, path);
+}
+
+void AppendNumber(PathComponent::Type type, int64_t number, std::string* path) {
+  path->push_back(static_cast<char>(type));
+  AppendBig64(static_cast<uint64_t>(number) ^ kSignBit, path);
+}
+
 std::string EncodeItem(std::string_view item) {
   std::string out;
   out.reserve(item.size() + 2);
-  AppendName(item, &out);
+  AppendEscaped(item, &out);
   return out;
 }
 
 Result<std::string> EncodeLeafKey(std::string_view item, const KeyPath& path) {
   std::string out = EncodeItem(item);
   STEPWELL_RETURN_IF_ERROR(AppendPath(path, &out));
+  return out;
+}
+
+Result<std::string> LeafKeyOf(std::string_view item, std::string_view encoded_path) {
+  STEPWELL_RETURN_IF_ERROR(CheckSize(encoded_path.size()));
+  std::string out;
+  out.reserve(item.size() + 2 + encoded_path.size());
+  AppendEscaped(item, &out);
+  out.append(encoded_path);
   return out;
 }
 

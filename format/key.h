@@ -32,10 +32,15 @@ inline constexpr size_t kPathBytesMax = size_t{1} << 20;  // encoded
 // of nothing else. Fails beyond the limits (kInvalidArgument).
 Result<std::string> EncodePath(const KeyPath& path);
 Result<KeyPath> DecodePath(std::string_view encoded);  // kDataLoss on bad bytes
+// Append a component to an encoded path: so a walk through a tree encodes each component once. An
+// index is >= 0. LeafKeyOf checks how long the path has become, nothing how many components it has.
+void AppendName(PathComponent::Type type, std::string_view name, std::string* path);
+void AppendNumber(PathComponent::Type type, int64_t number, std::string* path);
 
 // (item, path): leaf key within a step. The item name's encoding is self-delimiting.
 std::string EncodeItem(std::string_view item);
 Result<std::string> EncodeLeafKey(std::string_view item, const KeyPath& path);
+Result<std::string> LeafKeyOf(std::string_view item, std::string_view encoded_path);
 struct LeafKey {
   std::string item;
   KeyPath path;

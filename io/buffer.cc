@@ -130,8 +130,8 @@ bool BufferPool::AskForSpare(Spare which) {
   return give_back(which);
 }
 
-// Touches the pages of a block that was just made, for as long as the kernel is slow and no block is
-// released. One that was is taken instead, and the new one is idle, the last to be taken.
+// Touches the pages of a block that was just made, for as long as the kernel is slow and no block
+// is released. One that was is taken instead, and the new one is idle, the last to be taken.
 BufferPool::Block* BufferPool::TouchOrSwap(Block* made) {
   for (size_t offset = 0; offset < block_bytes_; offset += kHugePageBytes) {
     const size_t end = std::min(offset + kHugePageBytes, block_bytes_);

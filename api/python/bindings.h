@@ -11,6 +11,7 @@ void BindArchive(nanobind::module_& m);
 void BindDurable(nanobind::module_& m);
 void BindEvents(nanobind::module_& m);
 void BindExport(nanobind::module_& m);
+void BindFlatten(nanobind::module_& m);
 void BindGroup(nanobind::module_& m);
 void BindImport(nanobind::module_& m);
 void BindMatched(nanobind::module_& m);

@@ -16,6 +16,7 @@
 #include "api/python/errors.h"
 #include "api/python/events.h"
 #include "api/python/numpy_api.h"
+#include "api/python/records.h"
 #include "format/hash.h"
 
 namespace stepwell::python {
@@ -48,16 +49,6 @@ void FillComponent(PyObject* component, PathComponent* out) {
   } else {
     out->name = TextOf(value);
   }
-}
-
-format::KeyPath PathOf(const nb::tuple& components) {
-  format::KeyPath path;
-  const Py_ssize_t count = PyTuple_GET_SIZE(components.ptr());
-  path.reserve(static_cast<size_t>(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    FillComponent(PyTuple_GET_ITEM(components.ptr(), i), &path.emplace_back());
-  }
-  return path;
 }
 
 // Array memory, and what keeps it as it is.
@@ -110,25 +101,29 @@ std::optional<Memory> MemoryOfBfloat16(PyObject* array) {
   return memory;
 }
 
-// Borrows the memory of a jax.Array on one CPU device. The memoryview is a real external reference
-// to the buffer: while it lives, jax copies instead of donating. So is what DLPack borrows.
+// Borrows the memory of a jax.Array on one CPU device. A buffer is a real external reference to it:
+// while it lives, jax copies instead of donating. So is what DLPack borrows. The object that keeps
+// it is a capsule and no memoryview, which is two objects that the garbage collector looks at.
 Memory MemoryOfJax(PyObject* array, format::DType dtype, const nb::object& to_numpy) {
   if (dtype == format::DType::kBFloat16) {
     if (std::optional<Memory> memory = MemoryOfBfloat16(array)) return *std::move(memory);
   }
-  PyObject* view = PyMemoryView_FromObject(array);
-  if (view == nullptr) {
+  auto buffer = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(array, buffer.get(), PyBUF_STRIDED_RO) != 0) {
     PyErr_Clear();
     const nb::object values = to_numpy(nb::handle(array));
     return MemoryOfArray(values.ptr(), /*hold=*/true);
   }
   Memory memory;
-  memory.hold = HoldForEngine(view);
-  const Py_buffer* buffer = PyMemoryView_GET_BUFFER(view);
   const size_t rank = static_cast<size_t>(buffer->ndim);
   memory.shape.assign(buffer->shape, buffer->shape + rank);
   memory.strides_bytes.assign(buffer->strides, buffer->strides + rank);
   if (buffer->len != 0) memory.data = static_cast<const std::byte*>(buffer->buf);
+  nb::capsule hold(buffer.release(), [](void* held) noexcept {
+    const std::unique_ptr<Py_buffer> taken(static_cast<Py_buffer*>(held));
+    PyBuffer_Release(taken.get());
+  });
+  memory.hold = HoldForEngine(hold.release().ptr());
   return memory;
 }
 
@@ -183,11 +178,10 @@ std::string TextOfRow(const nb::object& text) {
   return text.is_valid() ? TextOf(text.ptr()) : std::string();
 }
 
-db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::object& to_numpy,
-                          HostCopies* far) {
-  db::LeafInput leaf;
-  format::LeafRecord& record = leaf.record;
-  record.key = ValueOrThrow(format::EncodeLeafKey(item, PathOf(row.path)));
+void FillFromRow(std::string_view item, const Row& row, const nb::object& to_numpy, HostCopies* far,
+                 db::LeafInput* leaf) {
+  format::LeafRecord& record = leaf->record;
+  record.key = ValueOrThrow(format::LeafKeyOf(item, row.path));
   record.kind = row.tag == RowTag::kNode    ? format::LeafKind::kNode
                 : row.tag == RowTag::kValue ? format::LeafKind::kValue
                                             : format::LeafKind::kArray;
@@ -199,20 +193,20 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
       record.child_count = row.child_count;
       break;
     case RowTag::kArray:
-      FillFrom(MemoryOfArray(row.data.ptr(), /*hold=*/false), &leaf);
+      FillFrom(MemoryOfArray(row.data.ptr(), /*hold=*/false), leaf);
       break;
     case RowTag::kValue:
-      leaf.value = BytesOf(row.data.ptr());
-      record.logical_bytes = leaf.value.size();
+      leaf->value = BytesOf(row.data.ptr());
+      record.logical_bytes = leaf->value.size();
       break;
     case RowTag::kJax:
-      FillFrom(MemoryOfJax(row.data.ptr(), DTypeOfRow(row), to_numpy), &leaf);
+      FillFrom(MemoryOfJax(row.data.ptr(), DTypeOfRow(row), to_numpy), leaf);
       break;
     case RowTag::kShards:
       if (row.far) {
-        FillFromFarShards(row, far, &leaf);
+        FillFromFarShards(row, far, leaf);
       } else {
-        FillFromShards(row, to_numpy, &leaf);
+        FillFromShards(row, to_numpy, leaf);
       }
   }
   if (record.kind == format::LeafKind::kArray) {
@@ -221,12 +215,11 @@ db::LeafInput LeafFromRow(std::string_view item, const Row& row, const nb::objec
     record.prng_impl = TextOfRow(row.prng_impl);
     record.sharding_json = TextOfRow(row.sharding);
     if (row.details) {
-      leaf.chunk_bytes_max = row.details->chunk_bytes_max;
-      leaf.chunk_axes = row.details->chunk_axes;
+      leaf->chunk_bytes_max = row.details->chunk_bytes_max;
+      leaf->chunk_axes = row.details->chunk_axes;
     }
   }
   record.variable_types = TextOfRow(row.variable_types);
-  return leaf;
 }
 
 }  // namespace
@@ -260,28 +253,47 @@ PathComponent ComponentFromPython(nb::handle component) {
   return out;
 }
 
+std::string EncodedPath(const nb::tuple& path) {
+  format::KeyPath components;
+  const Py_ssize_t count = PyTuple_GET_SIZE(path.ptr());
+  components.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    FillComponent(PyTuple_GET_ITEM(path.ptr(), i), &components.emplace_back());
+  }
+  return ValueOrThrow(format::EncodePath(components));
+}
+
 SavedArrays::~SavedArrays() {
-  for (const auto& [key, entry] : arrays_) Py_DECREF(entry.reference);
+  for (const Entry& entry : entries_) Py_DECREF(entry.reference);
 }
 
 void SavedArrays::Add(const format::Hash128& key, PyObject* array, uint64_t since) {
-  PyObject* reference = PyWeakref_NewRef(array, nullptr);
-  if (reference == nullptr) {
+  if (PyObject* reference = PyWeakref_NewRef(array, nullptr)) {
+    entries_.push_back({key, reference, since});
+  } else {
     PyErr_Clear();  // then it is read again
-    return;
   }
-  if (!arrays_.try_emplace(key, Entry{reference, since}).second) Py_DECREF(reference);
 }
 
-uint64_t SavedArrays::SavedSince(const format::Hash128& key, PyObject* array) const {
-  const auto it = arrays_.find(key);
-  if (it == arrays_.end() || PyWeakref_GetObject(it->second.reference) != array) return 0;
-  return it->second.since;
+uint64_t SavedArrays::Cursor::SavedSince(const format::Hash128& key, PyObject* array) {
+  if (arrays_ == nullptr) return 0;
+  const std::vector<Entry>& entries = arrays_->entries_;
+  if (next_ >= entries.size() || entries[next_].key != key) {
+    if (places_.empty()) {
+      for (size_t i = 0; i < entries.size(); ++i) places_.emplace(entries[i].key, i);
+    }
+    const auto it = places_.find(key);
+    if (it == places_.end()) return 0;
+    next_ = it->second;
+  }
+  const Entry& entry = entries[next_++];
+  return PyWeakref_GetObject(entry.reference) == array ? entry.since : 0;
 }
 
 std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_numpy,
                                            HostCopies* far, const SavedArrays* before,
                                            SavedArrays* saved) {
+  SavedArrays::Cursor cursor(before);
   std::vector<db::ItemInput> inputs;
   for (nb::handle entry : items) {
     const auto& item = nb::cast<const ItemRows&>(entry);
@@ -291,11 +303,12 @@ std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_
     input.leaves.reserve(nb::len(item.rows));
     for (nb::handle entry_of_row : item.rows) {
       const Row& row = nb::cast<const Row&>(entry_of_row);
-      db::LeafInput& leaf = input.leaves.emplace_back(LeafFromRow(input.name, row, to_numpy, far));
+      db::LeafInput& leaf = input.leaves.emplace_back();
+      FillFromRow(input.name, row, to_numpy, far, &leaf);
       PyObject* const array = row.tag == RowTag::kJax ? row.data.ptr() : row.source.ptr();
       if (array == nullptr) continue;
       const format::Hash128 key = format::HashOf(AsBytes(leaf.record.key));
-      if (before != nullptr) leaf.unchanged_since = before->SavedSince(key, array);
+      leaf.unchanged_since = cursor.SavedSince(key, array);
       saved->Add(key, array, leaf.unchanged_since == 0 ? saved->ticket() : leaf.unchanged_since);
     }
   }
@@ -303,6 +316,14 @@ std::vector<db::ItemInput> ItemsFromPython(const nb::list& items, nb::object to_
 }
 
 namespace {
+
+nb::object PathObject(const Row& row) {
+  nb::list components;
+  for (const PathComponent& component : ValueOrThrow(format::DecodePath(row.path))) {
+    components.append(ComponentObject(component));
+  }
+  return nb::tuple(components);
+}
 
 void BindText(nb::class_<Row>& rows, const char* name, nb::object Row::*text) {
   rows.def_prop_rw(
@@ -369,9 +390,9 @@ void BindRows(nb::module_& m) {
   nb::class_<Row> rows(m, "Row");
   rows.def(
           "__init__",
-          [](Row* self, nb::tuple path, RowTag tag, nb::object data, int dtype,
+          [](Row* self, const nb::tuple& path, RowTag tag, nb::object data, int dtype,
              format::ValueType value_type) {
-            new (self) Row{.path = std::move(path),
+            new (self) Row{.path = EncodedPath(path),
                            .data = std::move(data),
                            .dtype = dtype,
                            .tag = tag,
@@ -382,8 +403,8 @@ void BindRows(nb::module_& m) {
           nb::sig("def __init__(self, path: tuple[tuple[int, typing.Any], ...], tag: RowTag, "
                   "data: typing.Any = None, dtype: int = 0, "
                   "value_type: ValueType = ...) -> None"))
-      .def_ro("path", &Row::path,
-              nb::for_getter(nb::sig("def path(self) -> tuple[tuple[int, typing.Any], ...]")))
+      .def_prop_ro("path", &PathObject,
+                   nb::for_getter(nb::sig("def path(self) -> tuple[tuple[int, typing.Any], ...]")))
       .def_ro("tag", &Row::tag)
       .def_rw("data", &Row::data, nb::for_getter(nb::sig("def data(self) -> typing.Any")),
               nb::for_setter(nb::sig("def data(self, value: typing.Any) -> None")))

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <memory_resource>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,10 +34,10 @@ struct RowDetails {
 // A container or leaf of a tree that is saved, as stepwell/_pytree/tree.py makes it. Small: a state
 // has one for each leaf, made anew for each save.
 struct Row {
-  nanobind::tuple path;  // of components, (type, value)
+  std::string path{};  // format::EncodePath's
   // kArray: an ndarray. kJax: a jax.Array on one CPU device. kShards: a list of single-device
   // jax.Arrays, or of ndarrays that are not changed. kValue: bytes. kNode: None.
-  nanobind::object data;
+  nanobind::object data{};
   int dtype = 0;  // its number in the format
   RowTag tag = RowTag::kNode;
   format::ValueType value_type = format::ValueType::kNone;
@@ -76,26 +75,37 @@ class SavedArrays {
   uint64_t ticket() const { return ticket_; }  // db::SaveRequest's
   // `since`: the ticket of the first of the saves up to this one that all had this array there.
   void Add(const format::Hash128& key, PyObject* array, uint64_t since);
-  // That ticket; 0: this save had another array there, or none.
-  uint64_t SavedSince(const format::Hash128& key, PyObject* array) const;
 
- private:
-  struct Entry {
-    PyObject* reference = nullptr;
-    uint64_t since = 0;
-  };
   struct LowBits {
     size_t operator()(const format::Hash128& key) const { return key.low; }
   };
+  // Looks at the arrays of a save from first to last: the next save has the same leaves in the same
+  // order, as a rule.
+  class Cursor {
+   public:
+    explicit Cursor(const SavedArrays* arrays) : arrays_(arrays) {}  // may be null: of no save
+    // Returns `since`, as it was given to Add; 0: this save had another array there, or none.
+    uint64_t SavedSince(const format::Hash128& key, PyObject* array);
+
+   private:
+    const SavedArrays* const arrays_;
+    size_t next_ = 0;
+    std::unordered_map<format::Hash128, size_t, LowBits> places_;  // once an order differs
+  };
+
+ private:
+  struct Entry {
+    format::Hash128 key;
+    PyObject* reference = nullptr;
+    uint64_t since = 0;
+  };
   const uint64_t ticket_;
-  // The caller of a save waits for each leaf, so entries are not allocated one by one.
-  std::pmr::monotonic_buffer_resource memory_;
-  std::pmr::unordered_map<format::Hash128, Entry, LowBits> arrays_{&memory_};
+  std::vector<Entry> entries_;
 };
 
 // `items`: of ItemRows. `to_numpy`: called with a jax.Array whose memory cannot be
-// viewed directly; returns an ndarray that is not changed elsewhere. Raises on bad paths. Needs the
-// GIL.
+// viewed directly; returns an ndarray that is not changed elsewhere. Raises on paths that are
+// too long. Needs the GIL.
 // `far` gets the shards that are on other devices.
 // `before` (may be null) are the arrays of an earlier save; those of this one are added to `saved`.
 std::vector<db::ItemInput> ItemsFromPython(const nanobind::list& items, nanobind::object to_numpy,
@@ -108,5 +118,7 @@ std::string TextOf(PyObject* text);
 nanobind::str TextObject(std::string_view text);
 // A component of a path, (type, value).
 format::PathComponent ComponentFromPython(nanobind::handle component);
+// A path, a tuple of components, as format::EncodePath gives it. Raises on bad paths.
+std::string EncodedPath(const nanobind::tuple& path);
 
 }  // namespace stepwell::python

@@ -366,6 +366,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindEvents(m);
   sp::BindPaths(m);
   sp::BindRows(m);
+  sp::BindFlatten(m);
   sp::BindRecords(m);
   sp::BindTree(m);
   sp::BindMatched(m);

@@ -14,13 +14,4 @@
 #define PyTuple_GET_ITEM PyTuple_GetItem
 #define PyTuple_GET_SIZE PyTuple_Size
 #define PyTuple_SET_ITEM PyTuple_SetItem
-
-// Returns the buffer that `view`, a memoryview, describes. It is valid while `view` lives and until
-// the thread's next call.
-inline const Py_buffer* PyMemoryView_GET_BUFFER(PyObject* view) {
-  static thread_local Py_buffer buffer;
-  if (PyObject_GetBuffer(view, &buffer, PyBUF_FULL_RO) != 0) Py_FatalError("not a memoryview");
-  PyBuffer_Release(&buffer);  // forgets `view` alone: shape and strides are in that
-  return &buffer;
-}
 #endif

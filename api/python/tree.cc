@@ -59,11 +59,11 @@ Tree::Tree(std::shared_ptr<db::StepReader> reader, std::vector<LeafRecord> recor
       only_state_(db::IsOnlyState(reader_->step())),
       is_part_(is_part),
       records_(std::move(records)),
-      made_(nb::steal<nb::list>(nb::handle())),
+      all_made_(nb::steal<nb::list>(nb::handle())),
       pid_(getpid()) {}
 
 Tree::Tree(uint64_t step, const nb::dict& encoded)
-    : step_(step), made_(nb::steal<nb::list>(nb::handle())), pid_(getpid()) {
+    : step_(step), all_made_(nb::steal<nb::list>(nb::handle())), pid_(getpid()) {
   std::set<std::string> items;
   for (const auto [key, value] : encoded) {
     const ConstBytes bytes{reinterpret_cast<const std::byte*>(PyBytes_AsString(value.ptr())),
@@ -85,7 +85,7 @@ Tree::Tree(const Tree& of, std::vector<LeafRecord> records, std::vector<size_t> 
       is_part_(of.is_part_),
       records_(std::move(records)),
       origins_(std::move(origins)),
-      made_(nb::steal<nb::list>(nb::handle())),
+      all_made_(nb::steal<nb::list>(nb::handle())),
       pid_(getpid()) {}
 
 Tree::~Tree() {
@@ -115,13 +115,20 @@ std::pair<size_t, size_t> Tree::RangeOf(Place number) const {
   return {begin, static_cast<size_t>(past - records_.begin())};
 }
 
+nb::object Tree::RecordAt(size_t number) {
+  made_.resize(records_.size());
+  nb::object& made = made_.at(number);
+  if (!made.is_valid()) made = nb::cast(RecordOf(records_[number]));
+  return made;
+}
+
 nb::list Tree::Records() {
-  if (!made_.is_valid()) {
+  if (!all_made_.is_valid()) {
     nb::list made;
-    for (const LeafRecord& record : records_) made.append(nb::cast(RecordOf(record)));
-    made_ = std::move(made);
+    for (size_t number = 0; number < records_.size(); ++number) made.append(RecordAt(number));
+    all_made_ = std::move(made);
   }
-  return made_;
+  return all_made_;
 }
 
 std::optional<std::vector<Place>> Tree::Origins() const {
@@ -297,11 +304,8 @@ void BindTree(nb::module_& m) {
       .def_prop_ro("records", &Tree::Records,
                    nb::for_getter(nb::sig("def records(self) -> list[Record]")))
       .def(
-          "record",
-          [](const Tree& tree, Place number) {
-            return RecordOf(tree.leaf_records().at(tree.At(number)));
-          },
-          arg("number"))
+          "record", [](Tree& tree, Place number) { return tree.RecordAt(tree.At(number)); },
+          arg("number"), nb::sig("def record(self, number: int) -> Record"))
       .def_prop_ro("top", [](const Tree& tree) { return PlaceOf(tree.tree().top()); })
       .def_prop_ro("origins", &Tree::Origins)
       .def("rearranged", &Tree::Rearranged, arg("items").none(), arg("taken"), arg("moves"),

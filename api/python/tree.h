@@ -65,6 +65,8 @@ class Tree {
   const std::vector<format::LeafRecord>& leaf_records() const { return records_; }
   // A list of Record, made once.
   nanobind::list Records();
+  // Of these one alone, made once.
+  nanobind::object RecordAt(size_t number);
   // By record: its number in the tree that this one was made of; None: of no other.
   std::optional<std::vector<Place>> Origins() const;
   // Some items only (None: all), and leaves below `top` at other places: db::Rearrange. `moves`
@@ -127,7 +129,8 @@ class Tree {
   std::vector<format::LeafRecord> records_;
   std::vector<size_t> origins_;               // empty: of no other tree
   mutable std::optional<db::StepTree> tree_;  // made from records_ at the first use
-  nanobind::list made_;                       // of Record; null: not yet
+  std::vector<nanobind::object> made_;        // each a Record; null, or not there: not yet
+  nanobind::list all_made_;                   // of Record; null: not yet
   const int pid_;
 };
 

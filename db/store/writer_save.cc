@@ -128,6 +128,14 @@ Status CheckGroupSave(const std::string& path, const StoreGroup& own, bool opene
   return OkStatus();
 }
 
+// A leaf of a request.
+struct GivenLeaf {
+  LeafInput* input;
+  uint32_t item;
+
+  const std::string& key() const { return input->record.key; }
+};
+
 // Moves the request's leaves into the job, ascending by key, and checks what can be checked now.
 Status FillJob(SaveRequest request, SaveJob* job) {
   STEPWELL_RETURN_IF_ERROR(CheckRequest(request));
@@ -139,7 +147,9 @@ Status FillJob(SaveRequest request, SaveJob* job) {
   job->metrics_json = std::move(request.metrics_json);
   size_t leaf_count = 0;
   for (const ItemInput& item : request.items) leaf_count += item.leaves.size();
-  job->leaves.reserve(leaf_count);
+  // Leaves are large: these are sorted in their place, and each leaf is moved once.
+  std::vector<GivenLeaf> given;
+  given.reserve(leaf_count);
   std::set<std::string> names;
   for (ItemInput& item : request.items) {
     if (!names.insert(item.name).second) {
@@ -150,24 +160,23 @@ Status FillJob(SaveRequest request, SaveJob* job) {
       STEPWELL_RETURN_IF_ERROR(CheckLeafInput(item, prefix, leaf.record));
       STEPWELL_RETURN_IF_ERROR(
           CheckArrayInput(leaf, request.group.has_value(), request.far != nullptr));
-      PlannedLeaf planned;
-      planned.input = std::move(leaf);
-      planned.item = static_cast<uint32_t>(job->items.size());
-      job->leaves.push_back(std::move(planned));
+      given.push_back({&leaf, static_cast<uint32_t>(job->items.size())});
     }
     job->items.push_back({.name = item.name, .kind = item.kind});
   }
-  const auto by_key = [](const PlannedLeaf& a, const PlannedLeaf& b) {
-    return a.input.record.key < b.input.record.key;
-  };
-  if (!std::is_sorted(job->leaves.begin(), job->leaves.end(), by_key)) {
-    std::sort(job->leaves.begin(), job->leaves.end(), by_key);
+  if (!std::ranges::is_sorted(given, {}, &GivenLeaf::key)) {
+    std::ranges::sort(given, {}, &GivenLeaf::key);
   }
-  for (size_t i = 1; i < job->leaves.size(); ++i) {
-    if (job->leaves[i].input.record.key == job->leaves[i - 1].input.record.key) {
-      return InvalidArgumentError(
-          StrCat(InputName(job->leaves[i].input.record), ": there are two leaves with this path"));
-    }
+  const auto same = std::ranges::adjacent_find(given, {}, &GivenLeaf::key);
+  if (same != given.end()) {
+    return InvalidArgumentError(
+        StrCat(InputName(same->input->record), ": there are two leaves with this path"));
+  }
+  job->leaves.reserve(leaf_count);
+  for (const auto& [input, item] : given) {
+    PlannedLeaf& planned = job->leaves.emplace_back();
+    planned.input = std::move(*input);
+    planned.item = item;
   }
   return OkStatus();
 }

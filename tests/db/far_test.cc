@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "db/environment.h"
+#include "db/save/plan.h"
 #include "tests/db/support/fake_far.h"
 #include "tests/db/support/fault_disk.h"
 #include "tests/db/support/store_support.h"

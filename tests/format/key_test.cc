@@ -101,6 +101,16 @@ TEST(KeyTest, RoundTrips) {
     EXPECT_TRUE(DecodePath(EncodePath(path).value()).value() == path);
     const std::string key = EncodeLeafKey(item, path).value();
     EXPECT_EQ(key.compare(0, EncodeItem(item).size(), EncodeItem(item)), 0);
+    std::string walked;
+    for (const PathComponent& component : path) {
+      if (IsNumber(component.type)) {
+        AppendNumber(component.type, component.number, &walked);
+      } else {
+        AppendName(component.type, component.name, &walked);
+      }
+    }
+    EXPECT_EQ(walked, EncodePath(path).value());
+    EXPECT_EQ(LeafKeyOf(item, walked).value(), key);
     const LeafKey decoded = DecodeLeafKey(key).value();
     EXPECT_EQ(decoded.item, item);
     EXPECT_TRUE(decoded.path == path);
@@ -138,6 +148,9 @@ TEST(KeyTest, LimitsHold) {
   const KeyPath deep(kPathComponentsMax + 1, PathComponent{Type::kIndex, 1, ""});
   EXPECT_EQ(EncodePath(deep).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodePath({{Type::kKey, 0, std::string(kPathBytesMax, 'x')}}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(LeafKeyOf("item", std::string(kPathBytesMax, 'x')).ok());
+  EXPECT_EQ(LeafKeyOf("item", std::string(kPathBytesMax + 1, 'x')).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodePath({{Type::kIndex, -1, ""}}).status().code(), StatusCode::kInvalidArgument);
   std::string encoded;

@@ -181,3 +181,15 @@ def test_a_load_where_jax_traces(store, traced):
     assert [(leaf.shape, leaf.dtype) for leaf in got.values()] == [((4,), jnp.float32)] * 4
     if traced is jax.jit:
         assert all((got[name] == leaf).all() for name, leaf in state.items())
+
+
+def test_a_record_is_made_once_and_alone_or_with_all(store):
+    store.save(0, {"a": np.zeros(3), "b": [jnp.zeros(2), 5], "c": {}}).result()
+    tree = store._source(0).tree
+    alone = tree.record(3)
+    assert alone is tree.record(3) is tree.records[3]
+    paths = {number: tree.text(number) for number in range(len(tree))}
+    assert paths[3] == "b/0" and alone.shape == (2,) and tree.record(1).shape == (3,)
+    for number in (-1, len(tree)):
+        with pytest.raises(IndexError):
+            tree.record(number)

@@ -83,10 +83,6 @@ class Matcher:
         self._targets: dict[Any, Target] = {}
         self._jax_types: set[type] = set()
 
-    @functools.cached_property
-    def records(self) -> list[Record]:
-        return self.tree.records
-
     def plan(self, like: Any, number: int) -> Any:
         try:
             plan = self._match(like, number, (), False)
@@ -278,7 +274,7 @@ class Matcher:
     def _is_none(self, number: int) -> bool:
         if self.tree.is_node(number):
             return False
-        record = self.records[number]
+        record = self.tree.record(number)
         return record.kind == VALUE and record.value_type == _NONE
 
     def _nearest(self, number: int, opened: Opened, path: Path) -> str | None:
@@ -316,7 +312,7 @@ class Matcher:
             stored = with_article(stored) if self.tree.is_node(number) else stored
             return self._bad(path, f"stored {stored}, wanted {wanted_text(like)}",
                              "unexpected" if like is None else "structure")
-        record = self.records[number]
+        record = self.tree.record(number)
         if is_array_like(like):
             if isinstance(like, (np.ndarray, np.generic)) or not self._is_jax_target(like):
                 return self._to_numpy(like, number, record, path)
@@ -337,7 +333,7 @@ class Matcher:
             trial = Matcher(self.tree, self.step, self.fit._replace(cast=True))
             trial._match_leaf(like, number, path, False)
             self._castable = not trial.mismatches
-        record = self.records[number]
+        record = self.tree.record(number)
         if record.kind == ARRAY and is_array_like(like):
             wanted = self._jax and self._jax.dtypes.issubdtype(like.dtype,
                                                                self._jax.dtypes.prng_key)
@@ -348,7 +344,7 @@ class Matcher:
     def _kind_of(self, like: Any, number: int) -> MismatchKind:
         if self._is_none(number):
             return "missing"
-        record = self.records[number]
+        record = self.tree.record(number)
         if record.kind != ARRAY or not is_array_like(like):
             return "dtype" if record.kind == VALUE and like is not None else "structure"
         is_key = record.value_type == _PRNG_KEY
@@ -452,7 +448,7 @@ class Matcher:
             return None
         target = self._targets.get((like.shape, like.dtype, like.weak_type,
                                     self._sharding_of(like)))
-        record = self.records[number]
+        record = self.tree.record(number)
         if target is None or record.shape != target.shape or record.kind != ARRAY or (
                 record.dtype != target.dtype or record.value_type == _PRNG_KEY):
             return None

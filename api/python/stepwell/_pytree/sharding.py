@@ -34,7 +34,8 @@ class ShardingInfo:
         self.here = sharding.is_fully_addressable
         self.replicated = sharding.is_fully_replicated
         self.is_mesh = not isinstance(sharding, sys.modules["jax"].sharding.SingleDeviceSharding)
-        self.direct = self.cpu and self.here and len(devices) == 1  # its memory can be viewed
+        # Its memory can be viewed, and is what is saved.
+        self.direct = self.cpu and self.here and len(devices) == 1 and not self.unreduced
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
     def layout(self, array: Any) -> Layout:

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._stepwell import (ComponentType, ContainerKind, ItemKind, ItemRows, Row, RowTag,
-                         ValueType)
+from .._stepwell import (ComponentType, ContainerKind, ItemKind, ItemRows, PlainFlattener, Row,
+                         RowTag, ValueType)
 from .._text import listed, with_article
 from ..errors import InvalidArgumentError, UnsupportedLeafError
 from .dtypes import NUMBERS, number_of
@@ -229,30 +229,28 @@ class SpreadLeaf(NamedTuple):
     info: ShardingInfo
 
 
-class Flattener:
-    """Turns one tree into rows; collects what cannot be saved instead of raising at the first."""
+class Flattener(PlainFlattener):
+    """Turns one tree into rows: `walk` adds them. Collects what cannot be saved instead of raising
+    at the first."""
 
     def __init__(self, spread: bool = False) -> None:
-        self.rows: list[Row] = []
+        super().__init__(NUMBERS, DEPTH_MAX)
         self.kind = ItemKind.TREE
         self.bad: list[tuple[Path, str]] = []
         self.spread: list[SpreadLeaf] = []
-        self.meshes: set[int] = set()  # rows of arrays on meshes of this process alone
         self._may_spread = spread
         self._shardings: dict[Any, ShardingInfo] = {}
         self._jax_array: type | None = None
         jax = sys.modules.get("jax")
         if jax is not None and hasattr(jax, "Array"):
             self._jax_array = jax.Array
-        self._jax_exact: type | None = None  # the class of plain arrays, once one was met
 
-    def walk(self, node: Any, path: Path, in_equinox: bool) -> bool:
-        """Adds the rows of `node`; whether there were any."""
-        kind = type(node)
-        if kind is self._jax_exact:
+    def add_other(self, node: Any, path: Path, in_equinox: bool) -> bool:
+        """Adds the rows of what `walk` has no rule for, as `walk` does."""
+        if type(node) is self.jax_type:
             self._add_jax(node, path)
             return True
-        if kind is np.ndarray or isinstance(node, np.memmap):
+        if type(node) is np.ndarray or isinstance(node, np.memmap):
             self._add_numpy(node, path, _NUMPY)
             return True
         if isinstance(node, np.generic) and not isinstance(node, (str, bytes)):
@@ -271,7 +269,7 @@ class Flattener:
             self.bad.append((path, str(error)))
             return True
         if opened is None:
-            return self._add_other(node, path, in_equinox)
+            return self._add_no_node(node, path, in_equinox)
         if opened.kind == TRANSPARENT:
             return self._walk_variable(opened, path, in_equinox)
         in_equinox = in_equinox or is_inside_equinox(node)
@@ -280,9 +278,8 @@ class Flattener:
         row.type_name = opened.type_name
         self.rows.append(row)
         count = 0
-        walk = self.walk
         for component, child in opened.children:
-            count += walk(child, (*path, component), in_equinox)
+            count += self.walk(child, (*path, component), in_equinox)
         row.child_count = count
         return True
 
@@ -294,12 +291,12 @@ class Flattener:
             row.variable_types = f"{opened.type_name} {row.variable_types}".rstrip()
         return added
 
-    def _add_other(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
+    def _add_no_node(self, leaf: Any, path: Path, in_equinox: bool) -> bool:
         if len(path) >= DEPTH_MAX:
             raise TooDeepError(path)
         stored = getattr(leaf, "_stepwell_rows", None)  # of a view of what is stored
         if stored is not None:
-            self.rows += stored(path)
+            self.rows.extend(stored(path))
             return True
         if is_stateful(leaf) and not is_array_like(leaf):
             return self._add_state(leaf, path)
@@ -339,13 +336,14 @@ class Flattener:
             array = array.astype(native)
         self.rows.append(Row(path, ARRAY, array, number, value_type))
 
-    def _sharding(self, sharding: Any) -> ShardingInfo:
+    def sharding_info(self, sharding: Any) -> ShardingInfo:
         info = self._shardings.get(sharding)
         if info is None:
             info = self._shardings[sharding] = ShardingInfo(sharding)
         return info
 
     def _add_jax(self, array: Any, path: Path) -> None:
+        """Adds an array that is in several places, or elsewhere, or cannot be saved."""
         if array.is_deleted():
             self.bad.append((path, "is a jax.Array that was deleted or donated"))
             return
@@ -353,18 +351,10 @@ class Flattener:
         if number is None:
             self.bad.append((path, f"has dtype {array.dtype}, which is not supported"))
             return
-        info = self._sharding(array.sharding)
+        info = self.sharding_info(array.sharding)
         if info.unreduced:
             self.bad.append((path, f"is unreduced over {info.unreduced}: its devices hold parts of "
                                    "a sum; jax.reshard it first"))
-            return
-        if info.direct:
-            if self._may_spread and info.is_mesh:
-                self.meshes.add(len(self.rows))
-            row = Row(path, JAX, array, number, _JAX)
-            row.weak_type = array.weak_type
-            row.sharding = info.json
-            self.rows.append(row)
             return
         self._add_shards(array, path, number, _JAX, "", info)
 
@@ -404,11 +394,11 @@ class Flattener:
                 return
             data = jax.random.key_data(array)
             impl = str(jax.random.key_impl(array))
-            info = self._sharding(data.sharding)
+            info = self.sharding_info(data.sharding)
             self._add_shards(data, path, NUMBERS[data.dtype], _PRNG_KEY, impl, info)
         else:
-            self._jax_exact = type(array)
-            self._add_jax(array, path)
+            self.jax_type = type(array)
+            self.walk(array, path, False)
 
     def complete(self, leaf: SpreadLeaf, layout: Layout) -> None:
         """The row of a leaf of which this process saves `layout`, and others the rest."""
