@@ -25,6 +25,12 @@ SHORT: list[tuple[str, str, str | None]] = [
     ("leaf/first", "one leaf of 10,000, the first after opening", None),
     ("leaves/durable", "2,000 leaves of 4 KiB: saved", None),
     ("leaves/restore", "2,000 leaves of 4 KiB: opened and restored", None),
+    ("leaves/stall", "2,000 leaves of 4 KiB: stall of the caller", None),
+    ("one/durable", "10 leaves of 1 KiB at a path ÷ one file and its directory, synced", ""),
+    ("part/columns", "an eighth of an array's columns: bytes read ÷ needed", "1"),
+    *((f"beside/{every}",
+       f"training of 30 million parameters, saved every {every} steps ÷ never saved", "1")
+      for every in (1, 10, 100)),
     ("commit/durable", "a state of 1 MB: save to durable", None),
     ("space/written", "bytes written ÷ bytes saved, newest 5 of many steps kept", "1"),
     ("memory/save-NumPy", "peak memory of a save beyond the state ÷ state", ""),

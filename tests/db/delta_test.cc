@@ -448,6 +448,28 @@ TEST_F(DeltaTest, LeavesThatAreSeldomTriedKeepNoOldContents) {
   }
 }
 
+// Of a frozen chunk no difference will be asked for. Where it is stored as one, the next save needs
+// its content to compare.
+TEST_F(DeltaTest, AChunkThatHasNotChangedKeepsMemoryOnlyIfItIsADifference) {
+  for (const bool is_difference : {false, true}) {
+    io::BufferPool pool(kBlockBytes, 8, 2);
+    RecentChunks recent(&pool);
+    const std::vector<std::byte> data(4000, std::byte{7});
+    recent.Keep(format::HashOf(data), data, {});
+    LeafOnBase on(path_, &recent, 4000);
+    on.chunk.hash = format::HashOf(data);
+    if (is_difference) {
+      on.chunk.codec = format::CodecId::kDelta;
+      on.chunk.bases.emplace_back().stored_bytes = 4004;
+    }
+    on.leaf.as_delta = true;
+    std::vector<std::byte> out(8192);
+    ASSERT_OK(EncodeChunk(on.leaf, on.task, data, &on.scratch, out).status());
+    EXPECT_EQ(recent.GiveBack(io::BufferPool::Spare::kUnwanted), !is_difference);
+    EXPECT_EQ(recent.Find(format::HashOf(data), 4000).bytes.empty(), !is_difference);
+  }
+}
+
 // Kept contents give way to saves; those that were replaced go first.
 TEST_F(DeltaTest, RecentChunksGiveTheirMemoryBack) {
   io::BufferPool pool(kBlockBytes, 8, 2);
