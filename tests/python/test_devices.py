@@ -188,6 +188,26 @@ def test_an_error_of_a_copy_is_raised_by_save(tmp_path: pathlib.Path, meter: Met
         _check(store, 8, 1)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("has no text")
+
+
+@pytest.mark.parametrize(("hold", "kind"), [(False, Mute), (True, stepwell.Error)])
+def test_an_error_of_a_copy_may_have_no_text(tmp_path: pathlib.Path, meter: Meter, hold: bool,
+                                             kind: type[Exception]) -> None:
+    def fail(name: str) -> None:
+        raise Mute
+
+    with stepwell.open(tmp_path / "run") as store:
+        meter.on_copy = fail
+        with pytest.raises(kind):
+            store.save(0, _state(meter, 3), hold=hold).result()
+        meter.on_copy = lambda name: None
+        store.save(0, _state(meter, 3)).result()
+        _check(store, 3, 0)
+
+
 def test_deleted_arrays_are_refused(tmp_path: pathlib.Path, meter: Meter) -> None:
     state = _state(meter, 3)
     state["w01"].delete()
