@@ -58,20 +58,42 @@ struct Sharding {
   nb::object json;
 };
 
+using KnownShardings = std::unordered_map<PyObject*, Sharding>;
+
+// Takes out those that nothing else refers to. To let go of them may run Python code, which may
+// come back here, so that is left to the caller.
+std::vector<Sharding> TakeUnused(KnownShardings* known) {
+  std::vector<Sharding> unused;
+  for (auto it = known->begin(); it != known->end();) {
+    if (Py_REFCNT(it->first) > 1) {
+      ++it;
+      continue;
+    }
+    unused.push_back(std::move(it->second));
+    it = known->erase(it);
+  }
+  return unused;
+}
+
 // A jitted function gives each array that it makes a sharding object of its own, the same ones at
 // each call. So they are known by their addresses from save to save: to find an equal one takes a
-// third of a microsecond for each array. `self`: a Flattener.
-const Sharding& ShardingOf(nb::handle self, nb::object sharding) {
-  constexpr size_t kKnownMax = 1 << 17;
-  static auto* const known = new std::unordered_map<PyObject*, Sharding>;  // never destroyed
+// third of a microsecond for each array. jax.device_put makes its shardings anew at each call;
+// these go again, a kilobyte each, once there are many. `self`: a Flattener.
+Sharding ShardingOf(nb::handle self, nb::object sharding) {
+  constexpr size_t kUnusedMax = 1 << 12;
+  static auto* const known = new KnownShardings;  // never destroyed
+  static size_t look_at = kUnusedMax;             // so many: some may be unused
   PyObject* const address = sharding.ptr();
   if (const auto it = known->find(address); it != known->end()) return it->second;
   const nb::object info = self.attr("sharding_info")(sharding);
-  Sharding facts{std::move(sharding), nb::cast<bool>(info.attr("direct")),
-                 nb::cast<bool>(info.attr("is_mesh")), info.attr("json")};
-  // Functions that were compiled and are gone again have left theirs here.
-  if (known->size() >= kKnownMax) known->clear();
-  return known->insert_or_assign(address, std::move(facts)).first->second;
+  const Sharding facts{std::move(sharding), nb::cast<bool>(info.attr("direct")),
+                       nb::cast<bool>(info.attr("is_mesh")), info.attr("json")};
+  known->insert_or_assign(address, facts);
+  if (known->size() >= look_at) {
+    const std::vector<Sharding> unused = TakeUnused(known);
+    look_at = 2 * known->size() + kUnusedMax;
+  }
+  return facts;
 }
 
 }  // namespace
@@ -108,18 +130,16 @@ bool PlainFlattener::AddJax(nb::handle self, PyObject* object, const std::string
   if (nb::cast<bool>(array.attr(names.is_deleted)())) return false;
   const int number = NumberOf(nb::object(array.attr(names.dtype)).ptr());
   if (number < 0) return false;
-  const Sharding& sharding = ShardingOf(self, array.attr(names.sharding));
+  const Sharding sharding = ShardingOf(self, array.attr(names.sharding));
   if (!sharding.direct) return false;
-  const nb::object json = sharding.json;
-  const bool is_mesh = sharding.is_mesh;
   const bool weak_type = nb::cast<bool>(array.attr(names.weak_type));
-  if (is_mesh) meshes.add(nb::len(rows));
+  if (sharding.is_mesh) meshes.add(nb::len(rows));
   Row& row = NewRow(key, RowTag::kJax);
   row.data = nb::borrow(array);
   row.dtype = number;
   row.value_type = format::ValueType::kJaxArray;
   row.weak_type = weak_type;
-  row.sharding = json;
+  row.sharding = sharding.json;
   return true;
 }
 

@@ -9,6 +9,7 @@
 
 #include "api/python/events.h"
 #include "api/python/gil.h"
+#include "api/python/leaves.h"
 #include "api/python/numpy_api.h"
 
 namespace stepwell::python {
@@ -39,6 +40,17 @@ db::FarSource::Copy CopyOf(const nb::object& object, const format::Shape& shape)
   return {static_cast<const std::byte*>(PyArray_DATA(array)), {strides, strides + rank}};
 }
 
+// Its class, and what it says; a class of the caller's, which a signal's handler may raise, may
+// fail to say it, or say what is no UTF-8.
+std::string TextOfError(const nb::python_error& error) {
+  try {
+    return StrCat(TextOf(nb::str(error.type().attr("__name__")).ptr()), ": ",
+                  TextOf(nb::str(error.value()).ptr()));
+  } catch (const nb::python_error&) {
+    return "an error without a text";
+  }
+}
+
 }  // namespace
 
 HostCopies::~HostCopies() {
@@ -62,12 +74,10 @@ Status HostCopies::InPython(const Call& call) {
     call();
     return OkStatus();
   } catch (nb::python_error& error) {
-    const nb::str name(error.type().attr("__name__"));
-    const nb::str text(error.value());
+    const std::string text = StrCat("cannot be copied from its device: ", TextOfError(error));
     if (keeps_error_) error_.emplace(std::move(error));
     // What the caller is told needs no line in the log.
-    return {keeps_error_ ? StatusCode::kCancelled : StatusCode::kUnknown,
-            StrCat("cannot be copied from its device: ", name.c_str(), ": ", text.c_str())};
+    return {keeps_error_ ? StatusCode::kCancelled : StatusCode::kUnknown, text};
   }
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import signal
 import threading
@@ -19,6 +20,7 @@ from device_arrays import DeviceArray, Meter
 import stepwell
 from stepwell._distributed import process_slice
 from stepwell._pytree import digest, host_copies, sharding
+from stepwell._runtime import gc_pause
 from stepwell._stepwell import RowTag
 
 _MIB = 1 << 20
@@ -186,6 +188,50 @@ def test_an_error_of_a_copy_is_raised_by_save(tmp_path: pathlib.Path, meter: Met
         store.save(1, _state(meter, 8, 1)).result()
         store.wait()  # the error was told once
         _check(store, 8, 1)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("has no text")
+
+
+@pytest.mark.parametrize(("hold", "kind"), [(False, Mute), (True, stepwell.Error)])
+def test_an_error_of_a_copy_may_have_no_text(tmp_path: pathlib.Path, meter: Meter, hold: bool,
+                                             kind: type[Exception]) -> None:
+    def fail(name: str) -> None:
+        raise Mute
+
+    with stepwell.open(tmp_path / "run") as store:
+        meter.on_copy = fail
+        with pytest.raises(kind):
+            store.save(0, _state(meter, 3), hold=hold).result()
+        meter.on_copy = lambda name: None
+        store.save(0, _state(meter, 3)).result()
+        _check(store, 3, 0)
+
+
+def test_a_store_in_a_cycle_is_closed_by_a_collection_on_the_thread_of_its_copies(
+        tmp_path: pathlib.Path, meter: Meter, capfd: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        cycle: list[Any] = [stepwell.open(tmp_path / "run")]
+        cycle.append(cycle)
+        cycle[0].save(0, _state(meter, 6), hold=True)
+
+    meter.may_copy.clear()
+    meter.on_copy = lambda name: gc.collect() if name == "w02" else None
+    gc.collect()
+    with gc_pause.paused():
+        run()
+        meter.may_copy.set()
+        for _ in range(1000):
+            try:
+                store = stepwell.open(tmp_path / "run")
+                break
+            except stepwell.LockedError:
+                time.sleep(0.01)
+    with store:
+        _check(store, 6, 0)
+    assert not capfd.readouterr().err
 
 
 def test_deleted_arrays_are_refused(tmp_path: pathlib.Path, meter: Meter) -> None:

@@ -5,6 +5,7 @@ Python, and no tree shows which."""
 from __future__ import annotations
 
 import collections
+import gc
 import random
 from typing import Any
 
@@ -187,6 +188,22 @@ def test_shardings_are_those_of_each_array(store: stepwell.Store) -> None:
         store.save(step, state).result()
         kinds = [store[step][name].sharding for name in "abc"]
         assert ["NamedSharding" in str(kind) for kind in kinds] == [True, False, False]
+
+
+def test_shardings_of_arrays_that_are_gone_go() -> None:
+    """`device_put` makes one for each array, at each call."""
+    def count() -> int:
+        return sum(type(each) is jax.sharding.SingleDeviceSharding for each in gc.get_objects())
+
+    before = count()
+    arrays = [np.ones(1)] * 1000
+    kept = [jax.device_put(array) for array in arrays]
+    for _ in range(12):
+        rows_of([jax.device_put(array) for array in arrays])
+        rows_of(kept)
+    assert count() < before + 8000
+    kinds = {row.sharding for row in rows_of(kept) if row.tag != NODE}
+    assert len(kinds) == 1 and "SingleDevice" in kinds.pop()
 
 
 def test_deleted_arrays_are_named(store: stepwell.Store) -> None:

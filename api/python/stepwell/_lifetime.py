@@ -28,6 +28,7 @@ from ._runtime.arguments import Disks, step_index, step_number
 from ._runtime.files import engine_path, json_of
 from ._runtime.service import NotCopied
 from ._runtime.stats import VerificationStats
+from ._runtime.threads import Thread
 from ._save_policy import SavePolicy
 from ._text import brief, counted
 from ._verifier import Verifier
@@ -241,8 +242,13 @@ class OpenStore(NotCopied):
             service.logger.error("closing %s failed: %s", self.path, closing)
 
     def __del__(self) -> None:
-        if not self._closed:
-            self._close_quietly()
+        if self._closed:
+            return
+        if self._generation == service.generation and self._backend.writer.is_copying():
+            # A collection found it on the thread that makes its copies, for which close waits.
+            Thread("stepwell-close", self._close_quietly, waited_for=True)
+            return
+        self._close_quietly()
 
     def verify_in_background(self, bytes_per_second: float | None) -> None:
         """Verifies the committed steps on a thread of the store, each once, the newest first, and

@@ -327,9 +327,11 @@ class Store(Loading):
         if not trees:
             raise InvalidArgumentError("save needs a state or items")
         check_has_leaf(trees)
+        # A thread that makes copies does not get into an interpreter that has ended.
+        far_behind = bool(hold) and not service.is_ending()
         return self._save(SaveRequest(
             step=number, if_exists=existing, metadata_json=json_text(metadata, "metadata"),
-            metrics_json=json_text(metrics, "metrics"), far_behind=bool(hold)), trees, chunks)
+            metrics_json=json_text(metrics, "metrics"), far_behind=far_behind), trees, chunks)
 
     def _put(self, step: int, items: Mapping[str, Any], *, metadata: Any = None,
              metrics: Any = None, replace: bool = False, chunks: Chunks | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime import service
 from .sharding import detached, transfers_allowed
 
 
@@ -46,6 +47,8 @@ class HostCopies:
     def wait(self, number: int) -> np.ndarray[Any, Any]:
         """The copy of a shard, which stays as it is until `release`. Raises what JAX raises, as for
         an array that was donated."""
+        if service.copies_given_up:
+            raise RuntimeError("the process ended before")
         if number in self._errors:
             raise self._errors.pop(number)
         with transfers_allowed():

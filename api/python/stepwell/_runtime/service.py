@@ -37,6 +37,11 @@ _level: LogLevel | None = LogLevel.DEBUG
 # Changes in a forked child: what was opened before belongs to the parent.
 generation = 0
 
+# Set when Ctrl-C breaks the wait for copies from accelerators at the end of the interpreter. Those
+# that are left are given up: no thread gets into the interpreter any more when it has ended, and a
+# store's end waits for that of its threads.
+copies_given_up = False
+
 
 class Operation(Protocol):
     """An operation under way: `_stepwell.Handle`, or one of all processes of a group."""
@@ -99,6 +104,11 @@ def start() -> None:
         for name, target in (("stepwell-service", _serve), ("stepwell-callbacks", _run_callbacks)):
             if name not in running:
                 _threads.append(Thread(name, target))
+
+
+def is_ending() -> bool:
+    """Returns true when the interpreter ends and has closed the stores."""
+    return _stopping
 
 
 def call_when_done(handle: Operation, callback: Callable[[], object]) -> None:
@@ -173,10 +183,15 @@ def report_lost(store_path: str, error: BaseException) -> None:
 
 
 def _at_exit() -> None:
-    global _stopping
+    global _stopping, copies_given_up
     join_all()
     for store in list(stores):
         store._close_quietly()
+    copies_given_up = bool(stores)  # Ctrl-C broke a wait
+    for store in list(stores):
+        store._close_quietly()
+    copies_given_up = False
+    join_all()  # of a store that was dropped in the meantime
     _stopping = True
     _stepwell.wake_events()
     with _lock:
@@ -191,12 +206,12 @@ def _at_exit() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global generation, _lock, _callbacks, _stopping, _level
+    global generation, _lock, _callbacks, _stopping, _level, copies_given_up
     generation += 1
     _level = LogLevel.DEBUG  # the child's queue is new
     _lock = threading.Lock()
     _callbacks = queue.SimpleQueue()
-    _stopping = False
+    _stopping = copies_given_up = False
     _threads.clear()
     _waiting.clear()
     stores.clear()
