@@ -417,10 +417,12 @@ devices = jax.devices()
 kinds = [memory.kind for memory in devices[0].addressable_memories()]
 assert {"device", "pinned_host", "unpinned_host"} <= set(kinds), kinds
 mesh = jax.make_mesh((len(devices),), ("x",))
+alone = jax.sharding.Mesh(np.array(devices[-1:]), ("x",))
 values = np.arange(32.0, dtype=np.float32).reshape(8, 4)
 
 def shardings(kind):
     yield "one", SingleDeviceSharding(devices[-1], memory_kind=kind)
+    yield "alone", NamedSharding(alone, P("x"), memory_kind=kind)
     yield "rows", NamedSharding(mesh, P("x"), memory_kind=kind)
     yield "replicated", NamedSharding(mesh, P(), memory_kind=kind)
 

@@ -248,9 +248,10 @@ def logical_array(record: Any) -> tuple[tuple[int, ...], Any]:
 
 def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
     """Returns those shardings, spelled as Orbax spells them, that this process can use: those over
-    a mesh of several devices, where all of these exist here, those on a device of this process that
-    is not the default one (an array on that one stays uncommitted), and those in another memory
-    than the devices' default one, where they have it. Empty unless JAX is imported."""
+    a mesh of several devices, where all of these exist here, those on a device of this process, or
+    a mesh of it alone, that is not the default one (an array on that one stays uncommitted), and
+    those in another memory than the devices' default one, where they have it. Empty unless JAX is
+    imported."""
     jax = jax_here()
     if jax is None:
         return {}
@@ -270,11 +271,12 @@ def saved_shardings(texts: Iterable[str]) -> dict[str, Any]:
                 continue
             if saved["sharding_type"] != "NamedSharding":
                 continue
-            if kind is None and math.prod(saved["shape"]) < 2:
-                continue
             if devices is None:
                 devices = {device.id: device for device in jax.devices()}
-            found[text] = _named(jax, saved, devices)
+            named = _named(jax, saved, devices)
+            if kind is not None or math.prod(saved["shape"]) > 1 or (
+                    named.device_set <= set(jax.local_devices()[1:])):
+                found[text] = named
         except (KeyError, ValueError, TypeError, RuntimeError):
             continue  # of other devices, or spelled in another way, or no backend: NumPy
     return found
