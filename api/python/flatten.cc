@@ -55,7 +55,7 @@ struct Sharding {
   nb::object sharding;  // its address is its own as long as this is here
   bool direct;
   bool is_mesh;
-  nb::object json;
+  nb::object json;  // of a direct one
 };
 
 using KnownShardings = std::unordered_map<PyObject*, Sharding>;
@@ -86,8 +86,11 @@ Sharding ShardingOf(nb::handle self, nb::object sharding) {
   PyObject* const address = sharding.ptr();
   if (const auto it = known->find(address); it != known->end()) return it->second;
   const nb::object info = self.attr("sharding_info")(sharding);
-  const Sharding facts{std::move(sharding), nb::cast<bool>(info.attr("direct")),
-                       nb::cast<bool>(info.attr("is_mesh")), info.attr("json")};
+  Sharding facts{std::move(sharding),
+                 nb::cast<bool>(info.attr("direct")),
+                 nb::cast<bool>(info.attr("is_mesh")),
+                 {}};
+  if (facts.direct) facts.json = info.attr("json");  // that of a large mesh is long
   known->insert_or_assign(address, facts);
   if (known->size() >= look_at) {
     const std::vector<Sharding> unused = TakeUnused(known);
