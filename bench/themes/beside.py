@@ -98,7 +98,14 @@ def _save(user: Contender, state: State, pending: list[Any]) -> None:
     _finish(user, pending)
     user.step += 1
     jax.block_until_ready(state)
-    pending.append(user.begin(state))
+    moments = state["opt_state"][0]
+    pending.append(user.begin({"params": _by_name(state["params"]), "mu": _by_name(moments.mu),
+                               "nu": _by_name(moments.nu)}))
+
+
+def _by_name(tree: Any) -> dict[str, jax.Array]:
+    """What every contender takes: names and arrays."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def _finish(user: Contender, pending: list[Any]) -> None:

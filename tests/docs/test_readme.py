@@ -36,7 +36,8 @@ def test_readme_is_a_page() -> None:
 
 
 @pytest.mark.parametrize(("file", "in_readme", "rows"), [
-    ("recorded", 5, 11), ("recorded_versions", 0, 18), ("recorded_publish", 0, 6)])
+    ("recorded", 5, 11), ("recorded_versions", 0, 18), ("recorded_publish", 0, 6),
+    ("recorded_waits", 0, 4)])
 def test_the_figures_are_the_recorded_ones(file: str, in_readme: int, rows: int) -> None:
     result = subprocess.run(
         [sys.executable, str(ROOT / "bench/run.py"), "--from", str(ROOT / f"bench/{file}.json")],

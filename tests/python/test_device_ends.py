@@ -6,13 +6,17 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import device_arrays
 import numpy as np
 
 import stepwell
 
+_SUPPORT = pathlib.Path(device_arrays.__file__).parent
 _BEGIN = """
 import atexit, faulthandler, os, signal, sys, threading, time
 import numpy as np
+
+sys.path.append(sys.argv[2])
 import device_arrays
 
 faulthandler.dump_traceback_later(30, exit=True)
@@ -46,7 +50,7 @@ atexit.register(service._at_exit)  # runs before
 
 
 def test_ctrl_c_at_the_end_gives_copies_up(tmp_path: pathlib.Path, run_jax: Any) -> None:
-    status, _, err = run_jax(_INTERRUPTED, tmp_path / "run")
+    status, _, err = run_jax(_INTERRUPTED, tmp_path / "run", _SUPPORT)
     assert status == 1 and "the process ended before" in err, err
     with stepwell.open(tmp_path / "run") as store:  # the lock is free
         assert store.steps() == []
@@ -54,7 +58,7 @@ def test_ctrl_c_at_the_end_gives_copies_up(tmp_path: pathlib.Path, run_jax: Any)
 
 def test_a_save_behind_the_end_makes_its_copies_before(tmp_path: pathlib.Path, run_jax: Any
                                                        ) -> None:
-    status, _, err = run_jax(_LATE, tmp_path / "run")
+    status, _, err = run_jax(_LATE, tmp_path / "run", _SUPPORT)
     assert status == 0, err
     with stepwell.open(tmp_path / "run", mode="r") as store:
         loaded = store.load(0)
