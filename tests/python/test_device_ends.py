@@ -19,6 +19,7 @@ import numpy as np
 sys.path.append(sys.argv[2])
 import device_arrays
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 faulthandler.dump_traceback_later(30, exit=True)
 meter = device_arrays.Meter()
 meter.on_copy = lambda name: time.sleep(0.1)
