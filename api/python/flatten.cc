@@ -110,7 +110,8 @@ bool PlainFlattener::Walk(nb::handle self, nb::handle node, const nb::tuple& pat
   return AddPlain(self, node.ptr(), place.key) || AddBelow(place, node.ptr());
 }
 
-// Returns false, and adds nothing, for what is no leaf that is known here.
+// Adds an ndarray, or a jax.Array whose memory can be viewed. Returns false, and adds nothing, for
+// anything else.
 bool PlainFlattener::AddPlain(nb::handle self, PyObject* node, const std::string& key) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(node)) == jax_type.ptr()) return AddJax(self, node, key);
   return PyArray_CheckExact(node) && AddArray(node, key);
@@ -146,7 +147,7 @@ bool PlainFlattener::AddJax(nb::handle self, PyObject* object, const std::string
   return true;
 }
 
-// Adds a container, or what is not known here.
+// Adds a plain container. Hands anything else to `add_other`.
 bool PlainFlattener::AddBelow(const Place& place, PyObject* node) {
   if (nb::len(place.path) < depth_max_) {
     // Of copies: another thread may change it while Python runs for one of the children.

@@ -76,7 +76,7 @@ Status HostCopies::InPython(const Call& call) {
   } catch (nb::python_error& error) {
     const std::string text = StrCat("cannot be copied from its device: ", TextOfError(error));
     if (keeps_error_) error_.emplace(std::move(error));
-    // What the caller is told needs no line in the log.
+    // The caller gets the exception itself; kCancelled keeps it out of the log.
     return {keeps_error_ ? StatusCode::kCancelled : StatusCode::kUnknown, text};
   }
 }

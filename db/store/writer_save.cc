@@ -338,7 +338,7 @@ Result<SaveHandle> WriterStore::Save(SaveRequest request) {
     });
     return handle;
   }
-  // An error of a copy is told at once: there is a caller, and nothing was saved.
+  // Save returns the error of a copy: its caller still waits, and the step was not saved.
   bool tell = status.code() == StatusCode::kCancelled;
   if (status.ok() && !far.leaves.empty()) {
     status = StageFar(job, far, keep_waiting, &dispatched);

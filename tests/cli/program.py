@@ -50,23 +50,23 @@ def _run_here(*arguments: object) -> subprocess.CompletedProcess[str]:
             return result
         words = handed.read_bytes().split(b"\0")[2:-1]  # behind -c and the program's own lines
     assert result.stdout == result.stderr == ""
-    out, err = _Captured(), _Captured()
+    status, out, err = _python_half([os.fsdecode(word) for word in words])
+    return subprocess.CompletedProcess(result.args, status, out.decode(), err.decode())
+
+
+def _python_half(words: list[str]) -> tuple[int, bytes, bytes]:
+    """What Python makes of the words that the program hands to it: status, stdout, stderr."""
+    printed = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(each, encoding="utf-8", errors="backslashreplace")
+                for each in printed)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _utc():
         try:
-            status = stepwell.__main__.run([os.fsdecode(word) for word in words])
+            status = stepwell.__main__.run(words)
         except SystemExit as end:  # of --help
             status = int(end.code or 0)
-    return subprocess.CompletedProcess(result.args, status, out.text(), err.text())
-
-
-class _Captured(io.TextIOWrapper):
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
-
-    def text(self) -> str:
-        self.flush()
-        assert isinstance(self.buffer, io.BytesIO)
-        return io.TextIOWrapper(io.BytesIO(self.buffer.getvalue()), encoding="utf-8").read()
+    out.flush()
+    err.flush()
+    return status, printed[0].getvalue(), printed[1].getvalue()
 
 
 @contextlib.contextmanager
@@ -100,15 +100,11 @@ def parsed_document(text: str | bytes) -> dict[str, Any]:
 
 
 def cat_here(store: object, step: object, path: object, *options: str) -> bytes:
-    """Returns the output of `stepwell cat`, by the words that the program hands to Python
-    (cmd_arrays.cc), in this process, which need not start Python again. The program's tests check
-    that it hands them over."""
-    printed = io.BytesIO()
-    with contextlib.redirect_stdout(io.TextIOWrapper(printed, encoding="utf-8")) as stdout:
-        words = ["cat", *options, "--", str(store), str(step), str(path)]
-        assert stepwell.__main__.run(words) == 0
-        stdout.flush()
-    return printed.getvalue()
+    """Returns the output of `stepwell cat`, which _run_here would decode, and of which some tests
+    want hundreds: by the words of cmd_arrays.cc, without the program."""
+    status, out, _ = _python_half(["cat", *options, "--", str(store), str(step), str(path)])
+    assert status == 0
+    return out
 
 
 def sorted_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

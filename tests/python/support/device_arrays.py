@@ -64,8 +64,8 @@ class Device:
 
 
 class DeviceArray(jax.Array):
-    """What the package uses of a jax.Array, on devices that are no CPU. `delete` is what JAX does
-    to an array that is donated."""
+    """An array on fake accelerators, with the members of jax.Array that the package uses. `delete`
+    does what JAX does to a donated array."""
 
     weak_type = committed = False
     shape = dtype = size = nbytes = ndim = sharding = None  # over those of jax.Array
