@@ -71,6 +71,33 @@ void Gather(benchmark::State& state) {
 }
 BENCHMARK(Gather)->Arg(0)->Arg(1);
 
+// All of an array of 64 MiB, in chunks of 1 MiB whose rows have so many bytes: the array's have 16
+// KiB.
+void GatherRows(benchmark::State& state) {
+  const Shape shape = {4096, 4096};
+  const uint64_t width = static_cast<uint64_t>(state.range(0)) / 4;
+  const Shape chunk = {kChunkBytes / 4 / width, width};
+  const std::vector<int64_t> strides = CStrides(shape, 4);
+  const std::vector<std::byte> array(shape[0] * shape[1] * 4);
+  std::vector<std::byte> out(kChunkBytes);
+  const DTypeInfo& dtype = *FindDType(DType::kFloat32);
+  const uint64_t count = ChunkCount(shape, chunk);
+  uint64_t index = 0;
+  for (auto _ : state) {
+    GatherChunk({array.data(), shape, strides}, dtype, chunk, index++ % count, out.data());
+    benchmark::ClobberMemory();
+  }
+  CountBytes(state);
+}
+BENCHMARK(GatherRows)
+    ->Arg(256)
+    ->Arg(512)
+    ->Arg(1024)
+    ->Arg(2048)
+    ->Arg(4096)
+    ->Arg(16384)
+    ->ArgName("row");
+
 void Scatter(benchmark::State& state) {
   const Shape chunk = {512, 512};
   const Shape shape = {512, state.range(0) == 0 ? uint64_t{512} : uint64_t{4096}};

@@ -66,7 +66,7 @@ void CopyRow(std::byte* to, int64_t to_stride, const std::byte* from, int64_t fr
 
 // Boxes below this stay in the cache until they are read again.
 constexpr uint64_t kStreamedBytesMin = uint64_t{256} << 10;
-constexpr uint64_t kStreamedRowBytesMin = 1024;
+constexpr uint64_t kStreamedRowBytesMin = 4096;
 constexpr uint64_t kCacheLineBytes = 64;
 
 // Copies a row past the cache, which memcpy does for much longer ones only: else each line of `to`
