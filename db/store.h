@@ -85,7 +85,7 @@ class FarSource {
   // Begins to copy the boxes that ShardInput::far names so, and waits for none of them.
   virtual Status Start(std::span<const uint32_t> boxes) = 0;
   // Waits for their copies, in this order, which are there until Release. On error those of the
-  // boxes before the one that could not be copied.
+  // boxes before the one that could not be copied; or as many as boxes, where it names the array.
   virtual Status Wait(std::span<const uint32_t> boxes, std::vector<Copy>* copies) = 0;
   // Gives the memory of their copies back, also of those that were started and not waited for. An
   // error says that the caller was interrupted.

@@ -20,6 +20,12 @@
 
 namespace stepwell::db::import {
 
+// A box that StreamedArrays reads when a save asks for its number.
+struct StreamedBox {
+  uint32_t number = 0;
+  format::Box box;
+};
+
 // An array to be read, or a box of one.
 struct ImportArray {
   std::string label;       // "item 'state', leaf 'a/b'"
@@ -36,6 +42,9 @@ struct ImportArray {
   std::string fill_problem;  // why that could not be read, where it would have been
   // Set: the stored values are saved as they are (PayloadCodec).
   std::optional<format::CodecId> kept;
+  // Not empty: it is read while it is saved, on the grid of `chunk_shape`.
+  std::vector<StreamedBox> streamed;
+  format::Shape chunk_shape;
   // Set by ReadArrays: the elements in C order; or, of what is kept, the stored values themselves,
   // one a chunk, somewhere in that memory.
   std::byte* data = nullptr;
@@ -55,8 +64,8 @@ ImportArray BoxOf(const ImportArray& array, const format::Box& box);
 // `dtype`, `size_bytes`, `fill` and `kept`.
 Status DescribeArray(int zarr_format, uint64_t memory_bytes_max, ImportArray* array);
 
-// Reads all of them: `data` or `payloads` is theirs then. The first error, in the order of the
-// reads, ends it. `options` says `memory_bytes_max`.
+// Reads all of them that are not streamed: `data` or `payloads` is theirs then. The first error, in
+// the order of the reads, ends it. `options` says `memory_bytes_max`.
 Status ReadArrays(io::FileSystem* file_system, const ImportOptions& options,
                   std::vector<ImportArray>* arrays);
 

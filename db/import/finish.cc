@@ -49,8 +49,23 @@ LeafInput ScalarInput(const ImportArray& array, LeafInput leaf) {
   return leaf;
 }
 
+// An array that is read box by box, by numbers of StreamedArrays.
+void SetStreamedArray(const ImportArray& array, format::Shape shard_shape, LeafInput* leaf) {
+  leaf->record.chunk_shape = array.chunk_shape;
+  leaf->shard_shape = shard_shape.empty() ? array.zarr.shape : std::move(shard_shape);
+  for (const StreamedBox& each : array.streamed) {
+    ShardInput& shard = leaf->shards.emplace_back();
+    shard.origin = each.box.start;
+    shard.shape = format::Extents(each.box);
+    shard.far = each.number;
+  }
+}
+
 // All of an array, which this share alone has.
 void SetWholeArray(const ImportArray& array, ImportTree::ArrayLeaf* array_leaf, LeafInput* leaf) {
+  if (!array.streamed.empty()) {
+    return SetStreamedArray(array, std::move(array_leaf->shard_shape), leaf);
+  }
   leaf->hold = array.hold;
   if (array.kept) {
     leaf->record.chunk_shape = array.zarr.chunk_shape;

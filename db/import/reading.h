@@ -70,6 +70,7 @@ class Reading {
 
  private:
   Status CheckSizes() const;
+  Result<WantedValue> FindValue(uint32_t number, uint64_t chunk, uint64_t stored_max) const;
   Status FindValues();
   void PlaceValues(ImportArray* array, std::span<const WantedValue> values);
   Status CheckMemory();

@@ -52,7 +52,32 @@ Status Reading::CheckSizes() const {
   return OkStatus();
 }
 
+// Looks up the value that has chunk `chunk` of arrays_[number].
+Result<WantedValue> Reading::FindValue(uint32_t number, uint64_t chunk, uint64_t stored_max) const {
+  const ImportArray& array = arrays_[number];
+  WantedValue value{number, false, chunk, {}};
+  const std::string key = ChunkKey(array, chunk);
+  STEPWELL_ASSIGN_OR_RETURN(const auto place, array.index->Find(key));
+  if (place) {
+    value.place = *place;
+  } else if (array.may_be_absent) {
+    value.absent = true;
+  } else {
+    return DataLossError(StrCat(array.label, ", chunk ", ChunkNumber(array, chunk), ": ",
+                                array.index->DescribeAbsent(key),
+                                array.fill_problem.empty() ? "" : "; ", array.fill_problem));
+  }
+  if (value.place.length_bytes > stored_max) {
+    return InContext(DataLossError(StrCat(value.place.length_bytes,
+                                          " bytes; its chunk has at most ", stored_max)),
+                     value);
+  }
+  return value;
+}
+
+// Of streamed arrays, too: what is missing is said before anything is saved.
 Status Reading::FindValues() {
+  uint64_t filled_bytes = 0;
   for (uint32_t i = 0; i < arrays_.size(); ++i) {
     ImportArray& array = arrays_[i];
     const size_t first_value = values_.size();
@@ -67,26 +92,19 @@ Status Reading::FindValues() {
         format::orbax::ZarrEncodedBytesMax(array.zarr.codecs, chunk_bytes / inner) * inner +
         format::orbax::ZarrIndexBytes(array.zarr);
     for (uint64_t chunk = 0; chunk < count; ++chunk) {
-      WantedValue value{i, false, chunk, {}};
-      const std::string key = ChunkKey(array, chunk);
-      STEPWELL_ASSIGN_OR_RETURN(const auto place, array.index->Find(key));
-      if (place) {
-        value.place = *place;
-      } else if (array.may_be_absent) {
-        value.absent = true;
-      } else {
-        return DataLossError(StrCat(array.label, ", chunk ", ChunkNumber(array, chunk), ": ",
-                                    array.index->DescribeAbsent(key),
-                                    array.fill_problem.empty() ? "" : "; ", array.fill_problem));
+      STEPWELL_ASSIGN_OR_RETURN(WantedValue value, FindValue(i, chunk, stored_max));
+      if (array.streamed.empty()) {
+        values_.push_back(std::move(value));
+      } else if (value.absent) {
+        filled_bytes += std::min(chunk_bytes, array.size_bytes);
       }
-      if (value.place.length_bytes > stored_max) {
-        return InContext(DataLossError(StrCat(value.place.length_bytes,
-                                              " bytes; its chunk has at most ", stored_max)),
-                         value);
-      }
-      values_.push_back(value);
     }
-    PlaceValues(&array, std::span(values_).subspan(first_value));
+    // What nothing on disk stands for may be endless, and all of it would be written.
+    if (filled_bytes > options_.memory_bytes_max) {
+      return ResourceExhaustedError(StrCat(array.label, ": more than ", options_.memory_bytes_max,
+                                           " bytes of fill values; that is the limit"));
+    }
+    if (array.streamed.empty()) PlaceValues(&array, std::span(values_).subspan(first_value));
   }
   return OkStatus();
 }

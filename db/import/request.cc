@@ -9,6 +9,7 @@
 #include "db/export/orbax/plan.h"
 #include "db/import/import.h"
 #include "db/import/source.h"
+#include "db/import/streamed.h"
 #include "db/import/tree.h"
 #include "format/orbax/json.h"
 #include "format/orbax/ocdbt.h"
@@ -24,6 +25,7 @@ using import::ImportArray;
 using import::ImportTree;
 
 constexpr uint64_t kMetricsBytesMax = uint64_t{16} << 20;
+constexpr uint64_t kStreamedBytesMin = uint64_t{1} << 20;  // arrays below this are read first
 constexpr uint64_t kIdentityBytesMax = uint64_t{1} << 30;  // of a file
 
 uint64_t MachineMemoryBytes() {
@@ -98,7 +100,7 @@ uint64_t MemoryBytesMax(const ImportOptions& options) {
 
 }  // namespace
 
-struct ImportPlan::State {
+struct ImportPlan::State : std::enable_shared_from_this<State> {
   explicit State(OrbaxCheckpoint read_of) : checkpoint(std::move(read_of)) {}
 
   OrbaxCheckpoint checkpoint;
@@ -113,6 +115,8 @@ struct ImportPlan::State {
   Status CheckDigests(bool all);
   Status Describe(const ImportOptions& options);
   Result<SaveRequest> Read(uint64_t step, const ImportShare& share, const ImportOptions& options);
+  std::shared_ptr<import::StreamedArrays> Stream(const ImportOptions& options,
+                                                 std::vector<ImportArray>* read);
   std::vector<import::DealtArray> Deal(const ImportShare& share, std::vector<ImportArray>* boxes);
 };
 
@@ -212,14 +216,46 @@ std::vector<import::DealtArray> ImportPlan::State::Deal(const ImportShare& share
   return dealt;
 }
 
+// Chooses the arrays that are read while they are saved: of many bytes the large ones, and all if
+// the others are too many. Null: none.
+std::shared_ptr<import::StreamedArrays> ImportPlan::State::Stream(const ImportOptions& options,
+                                                                  std::vector<ImportArray>* read) {
+  uint64_t bytes = 0;
+  uint64_t small_bytes = 0;
+  for (const ImportArray& array : *read) {
+    bytes += array.size_bytes;
+    if (array.size_bytes < kStreamedBytesMin) small_bytes += array.size_bytes;
+  }
+  if (bytes <= options.held_bytes_max) return nullptr;
+  const bool all = small_bytes > options.held_bytes_max;
+  // The plan's indices say where the values are: they stay as long as the arrays are read.
+  const auto check = [self = shared_from_this()](const Status& status) {
+    const OrbaxCheckpoint& read_of = self->checkpoint;
+    return read_of.CheckUnchanged(status.WithContext(read_of.path()));
+  };
+  auto streamed = std::make_shared<import::StreamedArrays>(checkpoint.file_system(), options, check,
+                                                           all ? 0 : small_bytes, bytes);
+  for (const ImportTree& tree : trees) {
+    for (const ImportTree::ArrayLeaf& leaf : tree.array_leaves) {
+      ImportArray& array = read->at(leaf.array);
+      const bool is_large = array.size_bytes >= (all ? 1 : kStreamedBytesMin);
+      // ReadArrays refuses one that is too large.
+      const bool is_possible = !leaf.is_scalar && array.size_bytes <= options.memory_bytes_max;
+      if (is_large && is_possible) streamed->Add(leaf.shard_shape, &array);
+    }
+  }
+  return streamed;
+}
+
 Result<SaveRequest> ImportPlan::State::Read(uint64_t step, const ImportShare& share,
                                             const ImportOptions& options) {
   std::vector<ImportArray> boxes;
   const std::vector<import::DealtArray> dealt = Deal(share, &boxes);
   ImportOptions reading = options;
   reading.memory_bytes_max = MemoryBytesMax(options);
-  STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
   SaveRequest request;
+  if (share.count == 1) request.far = Stream(reading, &boxes);
+  STEPWELL_RETURN_IF_ERROR(import::ReadArrays(checkpoint.file_system(), reading, &boxes));
   request.is_copy = true;
   request.step = step;
   if (share.index == 0) {

@@ -14,6 +14,7 @@
 #include "format/dtype.h"
 #include "format/endian.h"
 #include "format/grid.h"
+#include "format/piece.h"
 
 namespace stepwell::db {
 namespace {
@@ -50,6 +51,7 @@ class Comparison {
   Comparison(StepReader* reader, const std::string& source) : reader_(reader), source_(source) {}
 
   Status Run(const SaveRequest& request) {
+    far_ = request.far.get();
     const format::StepRecord& step = reader_->step();
     if (request.metadata_json != step.metadata_json || request.metrics_json != step.metrics_json) {
       return Differs("the metadata");
@@ -90,18 +92,43 @@ class Comparison {
     if (stored.chunk_count > 0) {
       if (stored.logical_bytes != leaf.value.size()) return Differs(LeafName(stored));
       value.resize(stored.logical_bytes);
-      STEPWELL_RETURN_IF_ERROR(Load(stored, reinterpret_cast<std::byte*>(value.data())));
+      LoadRequest request;
+      request.leaf = &stored;
+      request.out = reinterpret_cast<std::byte*>(value.data());
+      STEPWELL_RETURN_IF_ERROR(reader_->Load({&request, 1}).status());
     }
     return value == leaf.value ? OkStatus() : Differs(LeafName(stored));
   }
 
   Status CompareArray(const LeafInput& leaf, const LeafRecord& stored) {
+    if (leaf.shards.empty()) {
+      return CompareBox(stored, format::WholeArray(stored.shape), leaf.data);
+    }
+    for (const ShardInput& shard : leaf.shards) {
+      STEPWELL_RETURN_IF_ERROR(far_->Start({&*shard.far, 1}));
+      std::vector<FarSource::Copy> read;
+      STEPWELL_RETURN_IF_ERROR(far_->Wait({&*shard.far, 1}, &read));
+      format::Box box{shard.origin, shard.origin};
+      for (size_t axis = 0; axis < shard.shape.size(); ++axis) box.stop[axis] += shard.shape[axis];
+      const Status status = CompareBox(stored, box, read.front().data);
+      STEPWELL_RETURN_IF_ERROR(far_->Release({&*shard.far, 1}));
+      STEPWELL_RETURN_IF_ERROR(status);
+    }
+    return OkStatus();
+  }
+
+  // `read`: the box, in C order.
+  Status CompareBox(const LeafRecord& stored, const format::Box& box, const std::byte* read) {
     const format::DTypeInfo* const dtype = format::FindDType(stored.dtype);
-    const uint64_t bytes = format::ChunkBytes(stored.shape, dtype->item_bytes);
+    const uint64_t bytes = format::ChunkBytes(format::Extents(box), dtype->item_bytes);
     if (buffer_.size() < bytes) buffer_.resize(bytes);
-    STEPWELL_RETURN_IF_ERROR(Load(stored, buffer_.data()));
+    LoadRequest request;
+    request.leaf = &stored;
+    request.box = box;
+    request.out = buffer_.data();
+    STEPWELL_RETURN_IF_ERROR(reader_->Load({&request, 1}).status());
     const ConstBytes loaded = ConstBytes(buffer_).first(bytes);
-    if (SameElements(loaded, {leaf.data, bytes}, *dtype)) return OkStatus();
+    if (SameElements(loaded, {read, bytes}, *dtype)) return OkStatus();
     return Differs(LeafName(stored));
   }
 
@@ -118,16 +145,9 @@ class Comparison {
     return OkStatus();
   }
 
-  Status Load(const LeafRecord& leaf, std::byte* out) {
-    LoadRequest request;
-    request.leaf = &leaf;
-    if (leaf.kind == LeafKind::kArray) request.box = format::WholeArray(leaf.shape);
-    request.out = out;
-    return reader_->Load({&request, 1}).status();
-  }
-
   StepReader* const reader_;
   const std::string& source_;
+  FarSource* far_ = nullptr;  // of arrays that are read box by box
   std::vector<std::byte> buffer_;
 };
 

@@ -189,6 +189,8 @@ void ChangesInFlight::Forget(const std::shared_ptr<State>& save) {
   const io::MutexLock lock(&mutex_);
   const auto it = pending_.find(save->step);
   if (it != pending_.end() && it->second == save) pending_.erase(it);
+  const io::MutexLock state_lock(&save->mutex);  // it may have failed, and been recorded, already
+  save->reported = true;
 }
 
 void ChangesInFlight::EndAll() {

@@ -23,8 +23,10 @@ struct ImportOptions {
   std::vector<std::string> items{};  // names as in the checkpoint; empty: all
   IfExists if_exists = IfExists::kError;
   size_t threads = 0;  // that read and decode; 0: between 4 and 8
-  // An import holds all arrays of the step, and a few chunks. One that needs more is refused
-  // (kResourceExhausted); 0: the machine's memory.
+  // Arrays of more bytes than this together are read while they are saved, about 16 MiB at a time,
+  // or one stored value. Else all of them are read first; and in several processes always.
+  uint64_t held_bytes_max = uint64_t{256} << 20;
+  // What would need more memory at a time is refused (kResourceExhausted); 0: the machine's memory.
   uint64_t memory_bytes_max = 0;
   // Asked about every 100 ms on the caller's thread; false ends it with kCancelled. May be empty.
   std::function<bool()> keep_waiting{};
