@@ -24,8 +24,7 @@ namespace {
 
 constexpr uint64_t kStagingBytesDefaultMax = uint64_t{1} << 30;
 constexpr uint64_t kStagingShareOfMemory = 8;
-// Enough for the first save of a small state, while the store opens.
-constexpr size_t kPrefaultedBlocks = 4;
+constexpr size_t kBlocksWarmedAtOnce = 4;
 
 Result<size_t> StagingBlocks(const StoreOptions& options) {
   uint64_t bytes = options.staging_bytes;
@@ -46,7 +45,7 @@ Result<size_t> StagingBlocks(const StoreOptions& options) {
 void WarmUp(const std::shared_ptr<io::Executor>& workers,
             const std::shared_ptr<io::BufferPool>& pool) {
   workers->Run([workers, pool] {
-    if (pool->Prefault(kPrefaultedBlocks)) WarmUp(workers, pool);
+    if (pool->Prefault(kBlocksWarmedAtOnce)) WarmUp(workers, pool);
   });
 }
 
@@ -142,7 +141,8 @@ Result<std::unique_ptr<Store>> WriterStore::Open(const std::string& path,
                             OpenTrace(path, options.trace_path, store->environment_.file_system,
                                       store->environment_.clock));
   if (!store->environment_.inline_mode) {
-    store->environment_.workers->Run([pool = store->pool_] { pool->Prefault(kPrefaultedBlocks); });
+    // The one block that the first save of a small state needs.
+    store->environment_.workers->Run([pool = store->pool_] { pool->Prefault(1); });
     // On all threads: the kernel clears memory on the one that touches it.
     const size_t threads = options.warm ? store->environment_.workers->parallelism() : 0;
     for (size_t i = 0; i < threads; ++i) WarmUp(store->environment_.workers, store->pool_);

@@ -125,17 +125,26 @@ class DamageFaults : public ::testing::TestWithParam<SampleShape> {
     return !HasFailure();
   }
 
+  // Operations of a kind, each with EIO or `other` in turn; all operations each with both.
+  void StrikeEach(const Case& one, OpKind kind, int other, bool read_only, bool change) {
+    const auto fault = [kind](uint64_t nth, int os_error) {
+      return Fault{.kind = kind, .nth = nth, .os_error = os_error};
+    };
+    const bool both = Every() > 4;
+    uint64_t nth = 1;
+    for (bool there = true; there; nth += 1 + nth / (change ? Every() / 2 : Every())) {
+      const int first = both || turn_++ % 2 == 0 ? EIO : other;
+      there = Strike(one, read_only, change, fault(nth, first)) &&
+              (!both || Strike(one, read_only, change, fault(nth, other)));
+    }
+  }
+
   void StrikeWriters(bool change) {
     for (const Case& one : Cases()) {
       for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook, OpKind::kWrite,
                                 OpKind::kSync, OpKind::kAllocate, OpKind::kTruncate,
                                 OpKind::kCreate, OpKind::kRename, OpKind::kSyncDirectory}) {
-        for (const int os_error : {EIO, kind == OpKind::kAllocate ? ENOSPC : ENOMEM}) {
-          uint64_t nth = 1;
-          while (Strike(one, false, change, {.kind = kind, .nth = nth, .os_error = os_error})) {
-            nth += 1 + nth / (change ? Every() / 2 : Every());
-          }
-        }
+        StrikeEach(one, kind, kind == OpKind::kAllocate ? ENOSPC : ENOMEM, false, change);
       }
       if (HasFailure()) return;
     }
@@ -166,6 +175,7 @@ class DamageFaults : public ::testing::TestWithParam<SampleShape> {
 
   const Sample sample_ = MakeSample(GetParam());
   uint64_t struck_ = 0;
+  uint64_t turn_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Stores, DamageFaults,
@@ -180,12 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, DamageFaults,
 TEST_P(DamageFaults, AReaderOfADiskThatFails) {
   for (const Case& one : Cases()) {
     for (const OpKind kind : {OpKind::kRead, OpKind::kOpen, OpKind::kLook}) {
-      for (const int os_error : {EIO, kind == OpKind::kOpen ? EMFILE : ENOMEM}) {
-        uint64_t nth = 1;
-        while (Strike(one, true, false, {.kind = kind, .nth = nth, .os_error = os_error})) {
-          nth += 1 + nth / Every();
-        }
-      }
+      StrikeEach(one, kind, kind == OpKind::kOpen ? EMFILE : ENOMEM, true, false);
     }
     if (HasFailure()) return;
   }

@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, DamageOracle,
                          });
 
 // All of them, and more cases, by hand: STEPWELL_SIM_EVERY_BYTE=1.
-uint64_t EveryNthByte() { return std::getenv("STEPWELL_SIM_EVERY_BYTE") != nullptr ? 1 : 61; }
+uint64_t EveryNthByte() { return std::getenv("STEPWELL_SIM_EVERY_BYTE") != nullptr ? 1 : 89; }
 
 TEST_P(DamageOracle, EveryByteFlipped) {
   Tally tally(sample_.name);
