@@ -130,6 +130,6 @@ def _borders(extent: int, cells: int) -> list[int]:
 
 
 def _json(numbers: Array, count: Array) -> list[list[Any]]:
-    return [[value_json(float(number)) if counted else None
+    return [[value_json(float(f"{number:.6g}")) if counted else None
              for number, counted in zip(row, counts, strict=True)]
             for row, counts in zip(numbers, count, strict=True)]
