@@ -378,6 +378,22 @@ def test_a_step_of_several_processes(tmp_path: pathlib.Path) -> None:
         assert "part 1 is missing" in made["steps"]["damaged"]["1"]
 
 
+def test_a_pushed_run(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with stepwell.open(path, statistics=True) as store:
+        for step in range(3):
+            store.save(step, {"w": np.full(50, step, "f4")}, metrics={"loss": step}).result()
+            store.push(step, str(tmp_path / "run"), layout="stepwell")
+        own = report(store)
+    with stepwell.open(tmp_path / "run", "r") as pushed:
+        made = report(pushed)
+    for part in ("leaves", "items", "metrics", "best"):
+        assert made[part] == own[part]
+    for name in ("number", "time_s", "save_s", "logical_bytes", "stored_bytes"):
+        assert made["steps"][name] == own["steps"][name]
+    assert made["steps"]["frees_bytes"] == [None] * 3
+    assert any("space of a pushed run" in each for each in made["limits"])
+
+
 def test_sampled_steps_and_leaves(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "STEPS_MAX", 12)
     monkeypatch.setattr(leaves, "CELLS_MAX", 6)
