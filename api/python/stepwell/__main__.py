@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import stepwell
 from stepwell._display import format_bytes
-from stepwell._program import cat, diff, history, push_follow, report
+from stepwell._program import cat, diff, history, push_follow, report, serve
 from stepwell._text import counted
 
 _SCHEMA = 1
@@ -87,7 +87,11 @@ def _parser() -> argparse.ArgumentParser:
     page.add_argument("store", metavar="STORE")
     page.add_argument("--output", metavar="FILE")
     page.add_argument("--replace", action="store_true")
-    for command in (show, compare, over_time, content, page):
+    live = commands.add_parser("serve", help="show a run in the browser while it grows")
+    live.add_argument("store", metavar="STORE")
+    live.add_argument("--host", metavar="ADDRESS", default="127.0.0.1")
+    live.add_argument("--port", metavar="PORT", type=int, default=0, help="0: a free one")
+    for command in (show, compare, over_time, content, page, live):
         command.add_argument("--untrusted", action="store_true")
     patch = commands.add_parser("patch", help="write what changed between two steps")
     patch.add_argument("store", metavar="STORE")
@@ -147,8 +151,8 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, over_time, content, page, patch, push, pull, ls, rm, take,
-                    branch, branches):
+    for command in (show, compare, over_time, content, page, live, patch, push, pull, ls, rm,
+                    take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -333,8 +337,9 @@ def _digest(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 _COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "digest": _digest,
-             "report": report.run, "patch": _patch, "push": _push, "pull": _pull, "ls": _ls,
-             "rm": _rm, "import": _import, "branch": _branch, "branches": _branches}
+             "report": report.run, "serve": serve.run, "patch": _patch, "push": _push,
+             "pull": _pull, "ls": _ls, "rm": _rm,
+             "import": _import, "branch": _branch, "branches": _branches}
 
 
 def _fail(message: str, code: str, status: int, given: Sequence[str], hint: str | None = None

@@ -24,7 +24,7 @@ from .._text import counted
 from ..errors import CorruptionError, Error, StepNotFoundError
 from ..policy import Policy, Rule
 from . import leaves, steps
-from .steps import evenly, step_json
+from .steps import StepFacts, evenly, step_json
 
 SCHEMA = 1
 _FREES_MAX = 500_000  # leaves that are read for what deleting steps would free
@@ -52,7 +52,12 @@ def document_of(store: Store, live: bool = False) -> Document:
     best = steps.best_steps(run.records, metrics, names[:steps.METRICS_MAX])
     shown = steps.shown_of(run.records, best)
     place = {number: at for at, number in enumerate(shown)}
-    records = [run.records[i] for i in shown]
+    records = []
+    for i in shown:
+        facts, problem = steps.facts_of(core, run.records[i])
+        records.append(facts)
+        if problem is not None:
+            run.damaged.setdefault(i, problem)
     if len(shown) < len(run.records):
         run.limits.append(f"{len(shown):,} of {len(run.records):,} steps are shown: the first and "
                           "the last, pinned, tainted and best ones, and others evenly.")
@@ -129,7 +134,7 @@ def _read_metrics(store: Store, run: _Run) -> list[Mapping[str, Any]]:
     return metrics
 
 
-def _note_survey(run: _Run, records: Sequence[StepRecord], samples: Sequence[int],
+def _note_survey(run: _Run, records: Sequence[StepFacts], samples: Sequence[int],
                  found: Any) -> None:
     places = {record.step: i for i, record in enumerate(run.records)}
     for at, (problem, gone) in zip(samples, zip(found.problems, found.gone)):
@@ -176,7 +181,7 @@ def _retention(store: Store, run: _Run, shown: Sequence[int]) -> _Kept:
          for rule in rules if rule.kind == KeepKind.BEST])
 
 
-def _frees(store: Store, run: _Run, records: Sequence[StepRecord]) -> list[int | None]:
+def _frees(store: Store, run: _Run, records: Sequence[StepFacts]) -> list[int | None]:
     """What deleting each step alone would free, where finding out is quick."""
     unknown: list[int | None] = [None] * len(records)
     cost = sum([max(each.leaf_count, each.chunk_count) + _STEP_COST for each in run.records])

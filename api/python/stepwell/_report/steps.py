@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .._printed.values import value_json
-from .._stepwell import StepRecord
+from .._stepwell import Core, ItemRecord, StepRecord
+from ..errors import CorruptionError, StepNotFoundError
 
 T = TypeVar("T")
 
@@ -19,6 +20,38 @@ GAPS_MAX = 4_000
 _EXACT_MAX = 2**53 - 1  # of integers in JavaScript
 
 Best = dict[str, dict[str, int | None]]
+
+
+class StepFacts(NamedTuple):
+    """What is known of a step. None: the shares of other processes cannot be read."""
+
+    step: int
+    time_ns: int
+    logical_bytes: int
+    stored_bytes: int | None
+    owned_bytes: int | None
+    leaf_count: int
+    pinned: bool
+    taint: str
+    verified: bool
+    items: list[ItemRecord]
+
+
+def facts_of(core: Core, record: StepRecord) -> tuple[StepFacts, str | None]:
+    """And what reading said, where the step is damaged. A step of several processes is in several
+    records."""
+    facts = StepFacts(*[getattr(record, name) for name in StepFacts._fields])
+    if record.group is None or len(record.group.parts) < 2:
+        return facts, None
+    try:
+        whole = core.read(record.step)
+    except CorruptionError as error:
+        return facts._replace(stored_bytes=None, owned_bytes=None, items=[]), str(error)
+    except StepNotFoundError:  # deleted meanwhile
+        return facts._replace(stored_bytes=None, owned_bytes=None, items=[]), None
+    return facts._replace(
+        logical_bytes=whole.logical_bytes, stored_bytes=whole.stored_bytes,
+        owned_bytes=whole.owned_bytes, items=whole.items), None
 
 
 def step_json(step: int | None) -> int | str | None:
@@ -85,7 +118,7 @@ def shown_of(records: Sequence[StepRecord], best: Best) -> list[int]:
     return sorted(shown)
 
 
-def columns_of(records: Sequence[StepRecord]) -> dict[str, Any]:
+def columns_of(records: Sequence[StepFacts]) -> dict[str, Any]:
     """What the records of the shown steps say, one entry a step."""
     return {
         "number": [step_json(record.step) for record in records],
@@ -105,7 +138,7 @@ def metrics_of(metrics: Sequence[Mapping[str, Any]], names: Iterable[str]) -> di
     return {name: [value_json(number_of(each.get(name))) for each in metrics] for name in names}
 
 
-def items_of(records: Sequence[StepRecord]) -> tuple[dict[str, Any], int]:
+def items_of(records: Sequence[StepFacts]) -> tuple[dict[str, Any], int]:
     """Sizes by item, and how many items are left out."""
     counts: dict[str, int] = {}
     by_step = [{item.name: item for item in record.items} for record in records]
