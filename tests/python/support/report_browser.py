@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,3 +114,18 @@ class Opener:
         for report in self._opened:
             report.check()
             report.page.close()
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL that `stepwell serve` prints for a store, and the server."""
+    server = subprocess.Popen([sys.executable, "-m", "stepwell", "serve", "--", str(path)],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip(), server
+    finally:
+        server.kill()
+        server.wait()
+        assert server.stdout is not None
+        server.stdout.close()
