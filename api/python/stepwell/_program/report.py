@@ -12,6 +12,7 @@ from .. import _store
 from .._backend.safetensors_file import whole_file
 from .._display import format_bytes
 from .._report.document import document_of
+from .._report.page import page_of
 from .._runtime.files import local_path
 from .._text import counted
 from ..errors import InvalidArgumentError, StepExistsError
@@ -30,8 +31,6 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if given.json:
         text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
     else:
-        from .._report.page import page_of  # later: at the top
-
         text = page_of(document)
     if path is None:
         return {}, text
