@@ -18,7 +18,7 @@ STEPWELL_BUILD_PACKAGES=(
   liburing-dev libxxhash-dev libzstd-dev nlohmann-json3-dev python3 python3-dev python3-venv
   zlib1g-dev)
 STEPWELL_TEST_PACKAGES=(
-  btrfs-progs clang clang-format-14 e2fsprogs fio fish fuse3 groff-base libbenchmark-dev
+  btrfs-progs chromium clang clang-format-14 e2fsprogs fio fish fuse3 groff-base libbenchmark-dev
   libfuse3-dev libgmock-dev libgtest-dev mount strace xfsprogs zsh)
 
 stepwell_say() { printf '== %s\n' "$*" >&2; }
