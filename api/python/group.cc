@@ -72,6 +72,7 @@ void BindGroup(nb::module_& m) {
       .def_ro("step", &StepRecord::step)
       .def_ro("commit", &StepRecord::commit)
       .def_ro("time_ns", &StepRecord::time_ns)
+      .def_ro("save_ns", &StepRecord::save_ns)
       .def_ro("pinned", &StepRecord::pinned)
       .def_prop_ro("taint", [](const StepRecord& record) { return TextObject(record.taint); })
       .def_ro("verified", &StepRecord::verified)
