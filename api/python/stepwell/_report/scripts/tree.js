@@ -83,7 +83,7 @@ const tree = {
     this.grid = new Grid({
       label: "Leaves",
       rowsMax: 26,
-      columns: this.columns(),
+      columns: [],
       empty: "No leaf matches.",
       tree: (row) => ({
         level: row.level,
