@@ -10,6 +10,7 @@ The pictures have few colours, so that each takes less than 150 KB.
 import argparse
 import io
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Callable
 
@@ -21,7 +22,6 @@ from stepwell._report.document import document_of
 from stepwell._report.page import page_of
 
 PAGES = pathlib.Path(__file__).resolve().parent / "pages"
-CHROMIUM = "/usr/bin/chromium"
 LEAF = "params/layers/0/qkv/kernel"
 
 
@@ -52,7 +52,7 @@ def draw(run: pathlib.Path, folder: pathlib.Path) -> None:
         path = pathlib.Path(temporary, "report.html")
         path.write_text(html, encoding="utf-8")
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page(viewport={"width": 1200, "height": 800})
         page.goto(path.as_uri())
         page.locator("#message").wait_for(state="hidden")

@@ -75,8 +75,21 @@ def test_new_steps_come_and_choices_stay(run: Run) -> None:
     assert report.text("#leaf-path").startswith("params/bias")
     assert report.page.get_by_label("Log scale").first.is_checked()
     assert report.page.evaluate("document.activeElement.ariaLabel") == "loss: chosen step"
+    sort = report.page.get_by_role("grid", name="Leaves that differ").get_by_role(
+        "button", name="Size")
+    sort.click()
+    run.save(6)
+    expect(report.page.locator("#range")).to_have_text(
+        re.compile("^7 of 7 steps shown"), timeout=POLLS_MS)
+    expect(sort).to_be_focused()
+    box = report.page.get_by_label("loss", exact=True)
+    box.focus()
+    run.save(7)
+    expect(report.page.locator("#range")).to_have_text(
+        re.compile("^8 of 8 steps shown"), timeout=POLLS_MS)
+    expect(box).to_be_focused()
     report.page.get_by_label("Follow").check()
-    assert report.chosen() == "5"
+    assert report.chosen() == "7"
 
 
 def test_what_the_page_says_is_what_the_store_says(run: Run) -> None:
@@ -125,7 +138,7 @@ def test_a_slice_is_read_and_a_bad_one_is_said(run: Run) -> None:
     field = report.page.get_by_label("Slice")
     field.fill("2, 10:13")
     field.press("Enter")
-    expect(report.page.locator("#arrays-said")).to_have_text("Of step 3[2, 10:13].")
+    expect(report.page.locator("#arrays-said")).to_have_text("Step 3, [2, 10:13].")
     values = [float(row[1]) for row in report.rows("Values")]
     assert values == pytest.approx(state(3)["params"]["kernel"][2, 10:13].tolist())
     assert report.problems == []

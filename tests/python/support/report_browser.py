@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from stepwell._report.page import page_of
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")  # without it, the one that Playwright has
 WIDE, NARROW = {"width": 1300, "height": 900}, {"width": 400, "height": 800}
 TIMEOUT_MS = 10_000
 

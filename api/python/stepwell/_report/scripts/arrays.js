@@ -90,8 +90,8 @@ const arrays = {
   },
 
   show(data) {
-    const slice = data.slice ? `[${visible(data.slice)}]` : "";
-    this.said.textContent = `Of step ${stepText(data.step)}${slice}.`;
+    const slice = data.slice ? `, [${visible(data.slice)}]` : "";
+    this.said.textContent = `Step ${stepText(data.step)}${slice}.`;
     const {histogram, heatmap, values} = data;
     fill(this.shown, [
       histogram && this.figure("Histogram", drawHistogram(histogram), histogramWords(histogram)),
