@@ -52,7 +52,8 @@ def draw(run: pathlib.Path, folder: pathlib.Path) -> None:
         path = pathlib.Path(temporary, "report.html")
         path.write_text(html, encoding="utf-8")
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-dev-shm-usage"])
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-dev-shm-usage"])
         page = browser.new_page(viewport={"width": 1200, "height": 800})
         page.goto(path.as_uri())
         page.locator("#message").wait_for(state="hidden")
