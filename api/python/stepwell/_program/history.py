@@ -19,12 +19,12 @@ from .. import _store
 from .._history import Leaf, Rows, chosen_steps, leaves_of
 from .._load.slicing import PART_BYTES
 from .._load.source import in_batches
+from .._printed import selection
+from .._printed.values import array_json, printable, value_json, wide
 from .._pytree.records import VALUE
 from .._store import Store
 from .._views import ArrayView, statistics_of
 from ..errors import InvalidArgumentError
-from . import selection
-from .values import array_json, printable, value_json, wide
 
 _NUMBERS = ("min", "mean", "norm", "max", "changed")
 _BARS = "▁▂▃▄▅▆▇█"
