@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, expect
 
 import stepwell
 from report_browser import Opener, Report, running_browser, serving
+from report_documents import HOSTILE
 
 POLLS_MS = 15_000
 
@@ -170,3 +171,26 @@ def test_a_server_that_ended_is_said(run: Run) -> None:
     assert report.facts("#facts")["Steps"] == "4"
     assert all("ERR_CONNECTION" in problem for problem in report.problems)
     report.problems.clear()
+
+
+def test_hostile_names_reach_the_store(browser: Browser, tmp_path: Path) -> None:
+    names = [*HOSTILE, "a/b", "*", "back\\slash", "a&b=c#d%41+", "\udc80"]
+    with stepwell.open(tmp_path / "run") as store:
+        store.save(1, {name: np.full(3, i) for i, name in enumerate(names)}, metrics={
+            name: 1.0 for name in HOSTILE if "\ud800" not in name}).result()
+    opener = Opener(browser, tmp_path)
+    with serving(tmp_path / "run") as (url, _):
+        report = opener.at(url)
+        tree = report.page.locator('[aria-label="Leaves"]')
+        assert tree.get_attribute("aria-rowcount") == str(1 + len(names))
+        read = set()
+        for at in range(len(names)):
+            tree.locator(f'[data-i="{at}"]').click()
+            report.page.locator("#read").click()
+            expect(report.page.locator("#arrays-said")).to_have_text("Step 1, [0:3].")
+            rows = report.rows("Values")
+            assert len({row[1] for row in rows}) == 1
+            read.add(int(rows[0][1]))
+        assert read == set(range(len(names)))
+        assert report.page.evaluate("window.hit") is None
+        opener.close()

@@ -51,7 +51,7 @@ class Server:
     def open(self, place: str, method: str = "GET", headers: dict[str, str] | None = None,
              token: str | None = None, **query: object) -> Any:
         given = urllib.parse.urlencode({"token": token or self.token, **query},
-                                       errors="surrogateescape")
+                                       errors="surrogatepass")
         request = urllib.request.Request(f"{self.base}{place}?{given}", method=method,
                                          headers=headers or {})
         return urllib.request.urlopen(request, timeout=30)

@@ -175,7 +175,7 @@ class _Query:
     def __init__(self, text: str) -> None:
         try:
             self._given = parse_qs(text, keep_blank_values=True, max_num_fields=16,
-                                   errors="surrogateescape")
+                                   errors="surrogatepass")  # as names are stored
         except ValueError as error:
             raise InvalidArgumentError(f"the query cannot be read: {error}") from None
 
@@ -183,7 +183,7 @@ class _Query:
     def token(self) -> bytes:
         """Empty: there is none, or more than one."""
         given = self._given.get("token", [""])
-        return given[0].encode("utf-8", "surrogateescape") if len(given) == 1 else b""
+        return given[0].encode("utf-8", "surrogatepass") if len(given) == 1 else b""
 
     def check(self, *known: str) -> None:
         for name, values in self._given.items():

@@ -3,17 +3,15 @@
 
 const HEAT_LEVELS = 32;
 
-// A byte of a name that is no UTF-8 is half of a surrogate pair in the document, and goes as a
-// byte.
+// Half of a surrogate pair, which a name of Python's may have, goes as the bytes that it is stored
+// as.
 function escapedForUrl(text) {
   return [...text]
       .map((each) => {
         const code = each.charCodeAt(0);
-        if (each.length === 1 && code >= 0xdc80 && code <= 0xdcff) {
-          return `%${(code - 0xdc00).toString(16)}`;
-        }
-        return encodeURIComponent(
-            each.length === 1 && code >= 0xd800 && code <= 0xdfff ? "\ufffd" : each);
+        if (each.length > 1 || code < 0xd800 || code > 0xdfff) return encodeURIComponent(each);
+        const bytes = [0xe0 | code >> 12, 0x80 | code >> 6 & 0x3f, 0x80 | code & 0x3f];
+        return bytes.map((byte) => `%${byte.toString(16)}`).join("");
       })
       .join("");
 }

@@ -70,7 +70,7 @@ class Chart {
   // The x of each value, in the timeline's unit: the step's number, or milliseconds.
   place() {
     const domain = app.domain();
-    this.left = this.width < 480 ? 60 : 72;
+    this.left = this.width < 480 ? 66 : 72;
     const scale = app.overTime ? d3.scaleUtc() : d3.scaleLinear();
     this.x = scale.domain(domain).range([this.left, this.width - 14]);
     this.xs = this.steps.map((step) => app.x(step));

@@ -80,7 +80,7 @@ class Lanes {
     if (!this.width || !app.document) return;
     const marked = markedSteps(app.document);
     const kinds = Object.keys(MARKS).filter((kind) => marked[kind].length);
-    const left = this.width < 480 ? 60 : 72, height = LANE_PX * (kinds.length + 1);
+    const left = this.width < 480 ? 66 : 72, height = LANE_PX * (kinds.length + 1);
     const x = d3.scaleLinear().domain(app.domain()).range([left, this.width - 14]);
     const svg = d3.create("svg")
                     .attr("width", this.width)

@@ -86,6 +86,8 @@ const space = {
     });
     const isUnknown = all.length > 0 && column("frees_bytes").every((value) => value === null);
     this.unknown.textContent = isUnknown ? "What deleting a step frees is not known here." : "";
+    for (const box of this.boxes) box.hidden = !all.length;
+    this.log.hidden = !all.length;
     this.drawStore();
     this.showStep();
   },

@@ -132,10 +132,11 @@ const timeline = {
         boxes.some((box, i) => box !== this.figures.children[i]))
       fill(this.figures, boxes);
     if (!names.length) {
-      const words = all.length ? "No step has a numeric metric: save(…, metrics={…}) keeps them." :
+      const words = all.length ? "No step has a numeric metric; save(metrics=…) keeps them." :
                                  "This store has no step yet.";
       fill(this.figures, el("p", {class: "quiet"}, words));
     }
+    this.lanes.element.hidden = !all.length;
     figures.forEach((chart) => chart.draw());
     this.lanes.draw();
   },
