@@ -3,8 +3,6 @@
 // `stepwell digest STORE [STEP] [PATH]`: run by the Python package, with NumPy.
 #include <optional>
 
-#include <stepwell/checkpoint.h>
-
 #include "api/cli/command.h"
 #include "api/cli/python.h"
 
@@ -32,12 +30,6 @@ struct HistoryArguments : StoreArguments {
   bool csv = false;
 };
 
-// The store that is meant, where the directory around it was given.
-std::string Within(const std::string& path) {
-  const std::vector<std::string> within = StoresWithin(path);
-  return within.size() == 1 ? within[0] : path;
-}
-
 Status CheckStep(const std::string& text) {
   return text == "latest" ? OkStatus() : ParseStep(text).status();
 }
@@ -52,7 +44,7 @@ Result<CommandResult> RunCat(const CatArguments& arguments, const Invocation& in
   if (invocation.json) words.emplace_back("--json");
   if (arguments.slice) words.push_back("--slice=" + *arguments.slice);
   if (arguments.output) words.push_back("--output=" + *arguments.output);
-  words.insert(words.end(), {"--", Within(arguments.store), arguments.step, arguments.path});
+  words.insert(words.end(), {"--", StoreWithin(arguments.store), arguments.step, arguments.path});
   return RunPython(std::move(words));
 }
 
@@ -60,13 +52,13 @@ Result<CommandResult> RunDiff(const DiffArguments& arguments, const Invocation& 
   STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step));
   STEPWELL_RETURN_IF_ERROR(CheckStep(arguments.step_b));
   std::vector<std::string> words = {"diff"};
-  if (!arguments.other.empty()) words.push_back("--other=" + Within(arguments.other));
+  if (!arguments.other.empty()) words.push_back("--other=" + StoreWithin(arguments.other));
   if (arguments.exit_code) words.emplace_back("--exit-code");
   if (arguments.records) words.emplace_back("--records");
   if (invocation.untrusted) words.emplace_back("--untrusted");
   if (invocation.json) words.emplace_back("--json");
-  words.insert(words.end(),
-               {"--", Within(arguments.store), arguments.step, arguments.step_b, arguments.path});
+  words.insert(words.end(), {"--", StoreWithin(arguments.store), arguments.step, arguments.step_b,
+                             arguments.path});
   return RunPython(std::move(words));
 }
 
@@ -77,7 +69,7 @@ Result<CommandResult> RunHistory(const HistoryArguments& arguments, const Invoca
   if (invocation.json) words.emplace_back("--json");
   if (arguments.steps) words.push_back("--steps=" + *arguments.steps);
   if (arguments.slice) words.push_back("--slice=" + *arguments.slice);
-  words.insert(words.end(), {"--", Within(arguments.store), arguments.path});
+  words.insert(words.end(), {"--", StoreWithin(arguments.store), arguments.path});
   return RunPython(std::move(words));
 }
 
@@ -87,7 +79,7 @@ Result<CommandResult> RunDigest(const StoreArguments& arguments, const Invocatio
   std::vector<std::string> words = {"digest"};
   if (invocation.untrusted) words.emplace_back("--untrusted");
   if (invocation.json) words.emplace_back("--json");
-  words.insert(words.end(), {"--", Within(arguments.store), step, arguments.path});
+  words.insert(words.end(), {"--", StoreWithin(arguments.store), step, arguments.path});
   return RunPython(std::move(words));
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <stepwell/checkpoint.h>
 #include <stepwell/text.h>
 
 namespace stepwell::cli {
@@ -49,6 +50,11 @@ std::string Python() {
 }
 
 }  // namespace
+
+std::string StoreWithin(const std::string& path) {
+  const std::vector<std::string> within = StoresWithin(path);
+  return within.size() == 1 ? within[0] : path;
+}
 
 Result<CommandResult> RunPython(std::vector<std::string> words) {
   const std::string python = Python();

@@ -13,4 +13,7 @@ namespace stepwell::cli {
 // Becomes `python -m stepwell WORDS`; does not return when that works.
 Result<CommandResult> RunPython(std::vector<std::string> words);
 
+// The store that is meant, where the directory around it was given.
+std::string StoreWithin(const std::string& path);
+
 }  // namespace stepwell::cli

@@ -18,11 +18,11 @@ from .._display import format_bytes
 from .._load.source import Source
 from .._pytree.records import ARRAY
 from .._runtime import durable
-from .._text import counted
+from .._text import counted, printable
 from .._views import ArrayView, view_of
 from ..errors import Error, InvalidArgumentError
 from . import selection
-from .values import array_json, printable, value_json, value_text
+from .values import array_json, value_json, value_text
 
 _WHOLE_MAX = 1000  # elements, as NumPy prints them by default
 _PRINTED_MAX = 1 << 12  # elements that are text at one time
