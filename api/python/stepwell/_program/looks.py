@@ -7,16 +7,15 @@ import fcntl
 import heapq
 import itertools
 import json
-import math
 import os
 import re
 import statistics
 import struct
 import time
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import _stepwell
+from .._metrics import numbers_in
 from .._runtime.files import read_small
 from .._store import Store
 from ..errors import Error
@@ -111,18 +110,6 @@ class Looks:
 class _Sizes(NamedTuple):
     logical_bytes: int
     owned_bytes: int
-
-
-def numbers_in(metrics: Any) -> dict[str, float]:
-    """Those of a step's metrics that are numbers, also such as are not finite."""
-    numbers: dict[str, float] = {}
-    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            try:
-                numbers[name] = float(value)
-            except OverflowError:
-                numbers[name] = math.inf if value > 0 else -math.inf
-    return numbers
 
 
 def _columns(newest: list[Saved]) -> dict[str, list[float | None]]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from .. import _store
 from .._display import format_bytes
+from .._metrics import numbers_in
 from .._text import counted, printable
-from .looks import intervals, numbers_in
+from .looks import intervals
 from .sparkline import is_drawn, sparkline
 
 _NAME_MAX, _LINES_MAX = 24, 100
