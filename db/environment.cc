@@ -47,14 +47,14 @@ format::Id128 RandomId(const std::function<uint64_t()>& random) {
 Environment Environment::ForReaders() const {
   Environment readers = *this;
   readers.held_root = nullptr;
-  readers.index_worker = readers.reclaim_worker = readers.callbacks = nullptr;
+  readers.encoders = readers.index_worker = readers.reclaim_worker = readers.callbacks = nullptr;
   return readers;
 }
 
 Environment InlineEnvironment() {
   Environment environment;
-  environment.workers = environment.index_worker = environment.reclaim_worker =
-      environment.callbacks = std::make_shared<io::InlineExecutor>();
+  environment.workers = environment.encoders = environment.index_worker =
+      environment.reclaim_worker = environment.callbacks = std::make_shared<io::InlineExecutor>();
   environment.inline_mode = true;
   return environment;
 }
@@ -86,11 +86,12 @@ Result<Environment> MakeEnvironment(const StoreOptions& options) {
   };
   environment.make_disk = [disk] { return io::OpenDisk(disk); };
   const size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  STEPWELL_ASSIGN_OR_RETURN(
-      environment.workers,
-      io::MakeThreadPool(options.threads > 0 ? options.threads
-                                             : std::min(kWorkersDefaultMax, cores)));
+  const size_t threads =
+      options.threads > 0 ? options.threads : std::min(kWorkersDefaultMax, cores);
+  STEPWELL_ASSIGN_OR_RETURN(environment.workers, io::MakeThreadPool(threads));
   if (!options.read_only) {
+    STEPWELL_ASSIGN_OR_RETURN(environment.encoders, io::MakeThreadPool(threads, "stepwell-enc",
+                                                                       io::ThreadPriority::kLow));
     STEPWELL_ASSIGN_OR_RETURN(environment.index_worker, io::MakeThreadPool(1, "stepwell-index"));
     STEPWELL_ASSIGN_OR_RETURN(environment.reclaim_worker, io::MakeThreadPool(1, "stepwell-recl"));
     STEPWELL_ASSIGN_OR_RETURN(environment.callbacks, CallbackExecutor());

@@ -224,6 +224,7 @@ struct StepRecord {
   uint64_t step = 0;
   uint64_t commit = 0;        // commit number, > 0
   int64_t time_ns = 0;        // wall time of the commit, since the epoch
+  int64_t save_ns = 0;        // from the call of Save until its commit began; 0: not known
   bool pinned = false;        // kept whatever retention says
   std::string taint;          // why it is not to be resumed from; "": it may be
   bool verified = false;      // the last verification of this commit found it whole

@@ -316,6 +316,7 @@ void WriteStep(const StepRecord& record, schema::Step::Builder out) {
   out.setStep(record.step);
   out.setCommit(record.commit);
   out.setTimeNs(record.time_ns);
+  out.setSaveNs(record.save_ns);
   out.setPinned(record.pinned);
   if (!record.taint.empty()) out.setTaint(ToText(record.taint));
   out.setVerified(record.verified);
@@ -358,6 +359,7 @@ void ReadStep(schema::Step::Reader in, StepRecord* record) {
   record->step = in.getStep();
   record->commit = in.getCommit();
   record->time_ns = in.getTimeNs();
+  record->save_ns = in.getSaveNs();
   record->pinned = in.getPinned();
   record->taint = FromText(in.getTaint());
   record->verified = in.getVerified();

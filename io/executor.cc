@@ -15,11 +15,14 @@ namespace {
 
 class ThreadPool final : public Executor {
  public:
-  Status Start(size_t thread_count, const std::string& name) {
+  Status Start(size_t thread_count, const std::string& name, ThreadPriority priority) {
     threads_.reserve(thread_count);
     for (size_t i = 0; i < thread_count; ++i) {
       auto thread = StartThread(thread_count == 1 ? name : StrCat(name, "-", i).substr(0, 15),
-                                [this] { Work(); });
+                                [this, priority] {
+                                  if (priority == ThreadPriority::kLow) YieldToOthers();
+                                  Work();
+                                });
       if (thread.ok()) {
         threads_.push_back(std::move(thread).value());
       } else if (threads_.empty()) {
@@ -85,9 +88,10 @@ class ThreadPool final : public Executor {
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count, const std::string& name) {
+Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count, const std::string& name,
+                                                 ThreadPriority priority) {
   auto pool = std::make_unique<ThreadPool>();
-  STEPWELL_RETURN_IF_ERROR(pool->Start(std::max<size_t>(thread_count, 1), name));
+  STEPWELL_RETURN_IF_ERROR(pool->Start(std::max<size_t>(thread_count, 1), name, priority));
   return std::unique_ptr<Executor>(std::move(pool));
 }
 

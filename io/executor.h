@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -34,11 +35,19 @@ class InlineExecutor final : public Executor {
   size_t parallelism() const override { return 1; }
 };
 
+enum class ThreadPriority : uint8_t {
+  kNormal,
+  // About a tenth of the time where other threads want the same cores, else all of it: nice 10
+  // above the process's own value (sched(7)).
+  kLow,
+};
+
 // A fixed number of threads named "<name>-<n>", or one named "<name>"; the destructor runs what is
 // queued, then joins. Where the system gives fewer threads than asked for, those have to do; an
 // error when it gives none.
 Result<std::unique_ptr<Executor>> MakeThreadPool(size_t thread_count,
-                                                 const std::string& name = "stepwell");
+                                                 const std::string& name = "stepwell",
+                                                 ThreadPriority priority = ThreadPriority::kNormal);
 
 // The tasks of one owner on an executor that others use, too. Wait() returns when none of them is
 // queued or running and all that they captured is gone; so an owner whose tasks hold a plain

@@ -74,6 +74,12 @@ Result<std::thread> StartThread(const std::string& name, std::function<void()> b
   }
 }
 
+void YieldToOthers() {
+  constexpr int kNice = 10;
+  // On Linux, a process of number 0 is the calling thread, contrary to POSIX (setpriority(2)).
+  (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
+}
+
 void SetThreadStartHook(std::function<bool()> may_start) {
   delete std::exchange(g_may_start, nullptr);
   if (may_start) g_may_start = new std::function<bool()>(std::move(may_start));

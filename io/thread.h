@@ -15,6 +15,10 @@ namespace stepwell::io {
 // has the errno of the system, mostly EAGAIN, and leaves nothing behind.
 Result<std::thread> StartThread(const std::string& name, std::function<void()> body);
 
+// Lowers the priority of the calling thread alone: nice 10 more than it has. That needs no right,
+// and there is no way back without one.
+void YieldToOthers();
+
 // For tests: asked before each start; on false that one fails as if the system had no more threads.
 // Empty: every start is tried. Set it while no other thread starts any.
 void SetThreadStartHook(std::function<bool()> may_start);

@@ -71,6 +71,9 @@ Json StepJson(const Line& line) {
                {"items", items},         {"metrics", line.metrics},
                {"leaves", step.leaves},  {"logical_bytes", step.logical_bytes},
                {"stored_bytes", stored}, {"owned_bytes", owned}};
+  if (step.save_time.count() > 0) {
+    json["save_s"] = std::chrono::duration<double>(step.save_time).count();
+  }
   if (!step.taint.empty()) json["taint"] = step.taint;
   if (step.nonfinite() > 0) json["nonfinite"] = step.nonfinite();
   if (!line.problem.empty()) json["problem"] = line.problem;

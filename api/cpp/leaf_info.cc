@@ -55,6 +55,7 @@ StepInfo ToPublic(const format::StepRecord& record) {
   info.time = std::chrono::system_clock::time_point(
       std::chrono::duration_cast<std::chrono::system_clock::duration>(
           std::chrono::nanoseconds(record.time_ns)));
+  info.save_time = std::chrono::nanoseconds(record.save_ns);
   info.commit = record.commit;
   info.pinned = record.pinned;
   info.taint = record.taint;

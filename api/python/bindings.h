@@ -22,6 +22,7 @@ void BindRecords(nanobind::module_& m);  // raises when NumPy's C API cannot be 
 void BindReports(nanobind::module_& m);
 void BindRequests(nanobind::module_& m);
 void BindRows(nanobind::module_& m);
+void BindSurvey(nanobind::module_& m);
 void BindTransfer(nanobind::module_& m);
 void BindTree(nanobind::module_& m);
 void BindUpdate(nanobind::module_& m);

@@ -72,16 +72,18 @@ void BindGroup(nb::module_& m) {
       .def_ro("step", &StepRecord::step)
       .def_ro("commit", &StepRecord::commit)
       .def_ro("time_ns", &StepRecord::time_ns)
+      .def_ro("save_ns", &StepRecord::save_ns)
       .def_ro("pinned", &StepRecord::pinned)
       .def_prop_ro("taint", [](const StepRecord& record) { return TextObject(record.taint); })
       .def_ro("verified", &StepRecord::verified)
-      .def_ro("items", &StepRecord::items)
       .def_ro("leaf_count", &StepRecord::leaf_count)
+      .def_ro("chunk_count", &StepRecord::chunk_count)
       .def_ro("logical_bytes", &StepRecord::logical_bytes)
       .def_ro("stored_bytes", &StepRecord::stored_bytes)
       .def_prop_ro(
           "owned_bytes",
           [](const StepRecord& record) { return record.stored_bytes - record.referenced_bytes; })
+      .def_ro("items", &StepRecord::items)
       .def_prop_ro("group", &SaveOfStep);
   using db::GroupStatus;
   nb::class_<GroupStatus>(m, "GroupStatus")

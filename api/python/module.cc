@@ -37,6 +37,7 @@
 #include "api/python/over_time.h"
 #include "api/python/reader.h"
 #include "api/python/run.h"
+#include "api/python/survey.h"
 #include "api/python/transfer.h"
 #include "api/python/view.h"
 #include "api/python/watch.h"
@@ -187,6 +188,7 @@ class Core {
     return Call([&] { return store_->Steps(); });
   }
 
+  db::StoreReader& reads() { return *store_; }
   std::unique_ptr<Reader> Read(uint64_t step) {
     return std::make_unique<Reader>(Call([&] { return store_->Read(step); }));
   }
@@ -400,6 +402,7 @@ NB_MODULE(_stepwell, m) {
   sp::BindArchive(m);
   sp::BindOverTime(m);
   sp::BindUpdate(m);
+  sp::BindSurvey(m);
   sp::BindReports(m);
 
   nb::class_<sp::Core>(m, "Core")
@@ -437,6 +440,13 @@ NB_MODULE(_stepwell, m) {
       .def("newest", &sp::Core::Newest)
       .def("step_numbers", &sp::Core::StepNumbers, arg("last") = nb::none(), arg("tainted") = true)
       .def("metrics", &sp::Core::Metrics)
+      .def("survey_metrics", [](sp::Core& core) { return sp::SurveyMetrics(core.reads()); })
+      .def(
+          "survey",
+          [](sp::Core& core, const std::vector<uint64_t>& steps, const sp::SurveyLimits& limits) {
+            return sp::SurveyLeaves(core.reads(), steps, limits);
+          },
+          arg("steps"), arg("limits"))
       .def("read", &sp::Core::Read, arg("step"))
       .def("read_newest", &sp::Core::ReadNewest, nb::sig("def read_newest(self) -> Reader | None"))
       .def("find_in_steps", &sp::Core::FindInSteps, arg("steps"), arg("path").none(),

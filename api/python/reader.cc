@@ -102,6 +102,7 @@ void BindReader(nb::module_& m) {
       .def_prop_ro("step", [](const Reader& r) { return r.record().step; })
       .def_prop_ro("commit", [](const Reader& r) { return r.record().commit; })
       .def_prop_ro("time_ns", [](const Reader& r) { return r.record().time_ns; })
+      .def_prop_ro("save_ns", [](const Reader& r) { return r.record().save_ns; })
       .def_prop_ro("frame_bytes", [](const Reader& r) { return r.record().frame_bytes(); })
       .def_prop_ro("pinned", [](const Reader& r) { return r.record().pinned; })
       .def_prop_ro("taint", [](const Reader& r) { return TextObject(r.record().taint); })

@@ -38,6 +38,7 @@ Status BatchBuilder::AddSave(SaveJob* job, BatchEntry* entry) {
   format::StepRecord& step = live->record;
   step.step = job->step;
   step.time_ns = options_->environment.clock->WallNanos();
+  step.save_ns = options_->instruments->Now() - job->times.start_ns;
   live->age_time_ns = AgeTime(step.time_ns);
   step.items = job->items;
   step.taint = job->taint;

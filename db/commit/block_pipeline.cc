@@ -99,8 +99,8 @@ void BlockPipeline::StartEncodes(const std::deque<std::shared_ptr<SaveJob>>& job
 void BlockPipeline::Encode(std::shared_ptr<SaveJob> job, bool held, const BlockTask* task,
                            io::BufferPool::Block* staged, io::BufferPool::Block* output) {
   const size_t alignment = log_->block_bytes();
-  options_->environment.workers->Run([this, job = std::move(job), held, task, staged, output,
-                                      alignment]() mutable {
+  options_->environment.encoders->Run([this, job = std::move(job), held, task, staged, output,
+                                       alignment]() mutable {
     EncodedBlock encoded;
     {
       const EncodeTimer timer(options_->instruments, &job->times, job->step, task->logical_bytes());

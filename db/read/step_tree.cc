@@ -221,13 +221,7 @@ std::string StepTree::Text(size_t number, size_t above) const {
 }
 
 std::string StepTree::ShortText(size_t number) const {
-  const format::KeyPath path = PathOf(number);
-  if (!only_state_ || path.empty()) return PathToText(path);
-  const std::string inside = PathToText(format::KeyPath(path.begin() + 1, path.end()));
-  // A path that begins like the item's name needs the item's name in front.
-  const bool is_clear =
-      path.size() == 1 || (!inside.empty() && format::Spelling(path[1]) != "state");
-  return is_clear ? inside : PathToText(path);
+  return ShortPathText(PathOf(number), only_state_);
 }
 
 std::optional<size_t> StepTree::NearestChild(size_t number, const std::string& name,
@@ -453,6 +447,15 @@ Status StepTree::Ambiguous(const PathPattern& path, const std::vector<size_t>& n
       StrCat("step ", step_, ": path \"", path.text(), "\" is ambiguous: ", Join(meanings, " or "),
              "; give the path as components with types (in Python a tuple: int for int keys and "
              "indices, str for names), or put the item's name in front"));
+}
+
+std::string ShortPathText(const format::KeyPath& path, bool only_state) {
+  if (!only_state || path.empty()) return PathToText(path);
+  const std::string inside = PathToText(format::KeyPath(path.begin() + 1, path.end()));
+  // A path that begins like the item's name needs the item's name in front.
+  const bool is_clear =
+      path.size() == 1 || (!inside.empty() && format::Spelling(path[1]) != "state");
+  return is_clear ? inside : PathToText(path);
 }
 
 bool IsOnlyState(const format::StepRecord& step) {

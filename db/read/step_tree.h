@@ -98,6 +98,9 @@ class StepTree {
 // Returns true if paths may leave out the item's name.
 bool IsOnlyState(const format::StepRecord& step);
 
+// The shortest text of a path whose first component is the item's name, as StepTree::ShortText.
+std::string ShortPathText(const format::KeyPath& path, bool only_state);
+
 // The records on `path` and at its end, in key order; for a glob, or with `below`, also everything
 // under them. It reads no other records. `above`: where the path starts, the item first; {}: where
 // StepTree::Resolve starts. Empty if no record matches, or if the path starts with a wildcard.

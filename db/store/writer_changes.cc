@@ -234,7 +234,8 @@ Status WriterStore::CloseInOrder() {
   core_->index->BeginClose();
   environment_.index_worker->Run([this] { core_->index->Close(); });
   index_tasks_->Wait();
-  worker_tasks_->Wait();  // the tasks that they post run below
+  worker_tasks_->Wait();  // which give encoders work; the tasks that both post run below
+  encoder_tasks_->Wait();
   const Status finished = OnEngine([&] {
     engine_->Step(/*wait=*/false);
     return engine_->started() ? engine_->Finish() : OkStatus();
@@ -262,6 +263,7 @@ void WriterStore::EndThreads() {
   reclaim_tasks_->Wait();
   index_tasks_->Wait();
   worker_tasks_->Wait();
+  encoder_tasks_->Wait();
   if (core_->index != nullptr) core_->index->GiveBack();
 }
 

@@ -93,6 +93,7 @@ void WriterStore::ScopeTasks() {
     return tasks;
   };
   worker_tasks_ = scope(&environment_.workers);
+  encoder_tasks_ = scope(&environment_.encoders);
   index_tasks_ = scope(&environment_.index_worker);
   reclaim_tasks_ = scope(&environment_.reclaim_worker);
 }
@@ -110,6 +111,7 @@ WriterStore::~WriterStore() {
 void WriterStore::LeakAfterFork() {
   (void)new Environment(std::move(environment_));
   (void)new auto(std::move(worker_tasks_));
+  (void)new auto(std::move(encoder_tasks_));
   (void)new auto(std::move(index_tasks_));
   (void)new auto(std::move(reclaim_tasks_));
   (void)new auto(std::move(far_tasks_));

@@ -168,7 +168,7 @@ class WriterStore final : public Store {
   std::unique_ptr<Mailbox> mailbox_;
   // The engine's stand-ins for the executors of environment_. Tasks of this store and of its engine
   // hold plain pointers to both, and Close waits for all tasks (DESIGN.md, "Threads").
-  std::shared_ptr<io::TaskScope> worker_tasks_, index_tasks_, reclaim_tasks_;
+  std::shared_ptr<io::TaskScope> worker_tasks_, encoder_tasks_, index_tasks_, reclaim_tasks_;
   std::once_flag far_once_;
   std::shared_ptr<io::TaskScope> far_tasks_;  // null: no save has needed the thread
   std::atomic<bool> stop_{false};

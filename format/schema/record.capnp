@@ -111,6 +111,7 @@ struct Step {
   taint @14 :Text;           # why it is not to be resumed from, as of this frame or catalog;
                              # empty: it may be
   verified @15 :Bool;        # verification found it whole, as of this frame or catalog
+  saveNs @16 :Int64;         # from the call of save until its commit began; 0: not known
 }
 
 struct Extent {

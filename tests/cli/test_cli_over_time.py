@@ -62,6 +62,9 @@ def test_a_look_is_what_the_store_says(store: pathlib.Path) -> None:
     assert newest["time_s"] == pytest.approx([view.time.timestamp() for view in views.values()])
     assert newest["logical_bytes"] == [view.nbytes for view in views.values()]
     assert newest["owned_bytes"] == [view.owned_bytes for view in views.values()]
+    assert newest["save_s"] == pytest.approx([views[step]._source.reader.save_ns / 1e9
+                                              for step in views])
+    assert all(seconds > 0 for seconds in newest["save_s"])
     seconds = newest["time_s"][-1] - newest["time_s"][0]
     rate = look["rate"]
     assert (rate["steps"], rate["seconds"]) == (9, pytest.approx(seconds))
@@ -87,6 +90,9 @@ def test_one_picture(store: pathlib.Path) -> None:
     assert shown["steps"] == "10 steps, from 0 on"
     size = format_bytes(look["latest"]["logical_bytes"])
     assert re.match(rf"step 40, .* ago, {size}, of which ", shown["newest"])
+    took = look["newest"]["save_s"]
+    assert shown["save"].endswith(
+        f" {duration(took[-1])}, from {duration(min(took))} to {duration(max(took))}")
     assert shown["loss"] == "█▂▁▁▁▁▁▁▁▁ 0.0217391, from 0.0217391 to 1"
     assert shown["odd"].startswith("█▇ ▆▅▄▃▃▂▁ -44, from -44 to 1")
     assert shown[r"<b>\x1b[31m\u202e!"].endswith(" 45, from 0 to 45")
@@ -248,7 +254,7 @@ def test_wide(store: pathlib.Path) -> None:
     assert lines["interval"].endswith(f"to {duration(between.max())}")
     assert lines["loss"] == "█▂▁▁▁▁▁▁▁▁ 0.0217391, from 0.0217391 to 1"
     assert lines["odd"].startswith("█▇ ▆▅")
-    assert list(lines) == ["size", "own", "interval", r"<b>\x1b[31m\u202e!", "loss", "odd"]
+    assert list(lines) == ["size", "own", "save", "interval", r"<b>\x1b[31m\u202e!", "loss", "odd"]
     part = run("ls", store, "--wide", "--last", 2)
     assert rows(part.stdout)["loss"] == "█▁ 0.0217391, from 0.0217391 to 0.0243902"
     assert document("ls", store, "--wide") == document("ls", store)
@@ -262,9 +268,9 @@ def test_wide_names_and_many_metrics(tmp_path: pathlib.Path,
                 f"m{i}": i for i in range(200)}})
     monkeypatch.setenv("COLUMNS", "90")
     lines = run("ls", tmp_path / "run", "--wide").stdout.partition("\n\n")[2].splitlines()
-    assert len(lines) == 101 and lines[-1] == "… and 105 metrics"
+    assert len(lines) == 101 and lines[-1] == "… and 106 metrics"
     assert max(map(len, lines)) <= 90
-    assert lines[3].split() == ["big", "never", "finite"]
+    assert lines[4].split() == ["big", "never", "finite"]
 
 
 def test_plain_bars_where_the_output_is_ascii(store: pathlib.Path,

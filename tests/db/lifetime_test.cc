@@ -17,11 +17,12 @@
 namespace stepwell::db {
 namespace {
 
-// Returns true in a thread that copies and encodes: "stepwell-0" and so on.
+// Returns true in a thread that copies or encodes: "stepwell-0" and so on, "stepwell-enc-0".
 bool IsWorker() {
   std::string name(16, '\0');
   pthread_getname_np(pthread_self(), name.data(), name.size());
-  return name.starts_with("stepwell-") && std::isdigit(static_cast<unsigned char>(name[9])) != 0;
+  return name.starts_with("stepwell-enc") ||
+         name.starts_with("stepwell-") && std::isdigit(static_cast<unsigned char>(name[9])) != 0;
 }
 
 // A disk whose Wake returns late to workers: as if they lost their CPU right after they woke the

@@ -76,6 +76,9 @@ TEST(GoldenTest, FramePayloadsDecode) {
                 "commit_verified");
   ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_verified"))), ExampleVerifiedCatalog(),
                 "catalog_verified");
+  ExpectDecodes(DecodeCommit(AsBytes(read("commit_timed"))), ExampleTimedCommit(), "commit_timed");
+  ExpectDecodes(DecodeCatalog(AsBytes(read("catalog_timed"))), ExampleTimedCatalog(),
+                "catalog_timed");
   ExpectDecodes(DecodeLoss(AsBytes(read("loss"))), ExampleLoss(), "loss");
   ExpectDecodes(DecodeFooter(AsBytes(read("footer"))), ExampleFooter(), "footer");
   ExpectDecodes(DecodeTrailer(AsBytes(read("trailer"))), ExampleTrailer(), "trailer");
@@ -98,6 +101,8 @@ TEST(GoldenTest, PushedRunsDecode) {
   ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step"))), pushed, "pushed_step");
   ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step_taint"))), ExampleTaintedPush(),
                 "pushed_step_taint");
+  ExpectDecodes(DecodePushedStep(AsBytes(ReadGolden("pushed_step_timed"))), ExampleTimedPush(),
+                "pushed_step_timed");
   PushedHead marker;
   marker.objects = pushed.objects;
   ExpectDecodes(DecodePushedHead(AsBytes(ReadGolden("push_marker"))), marker, "push_marker");

@@ -23,6 +23,7 @@ StepRecord RandomStep(Prng& prng) {
   step.step = prng.Next();
   step.commit = 1 + prng.Below(1000);
   step.time_ns = static_cast<int64_t>(prng.Next());
+  step.save_ns = static_cast<int64_t>(prng.Next());
   step.pinned = prng.Below(2) == 0;
   step.taint = RandomText(prng);
   step.verified = prng.Below(2) == 0;

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -12,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "io/clock.h"
 #include "io/guard.h"
@@ -94,6 +97,19 @@ TEST(TaskScopeTest, WaitsForItsOwnTasksAndForWhatTheyCaptured) {
   scope.Wait();
   EXPECT_TRUE(gone);
   others.count_down();
+}
+
+TEST(ThreadPoolTest, ThreadsOfLowPriorityYieldAndTheCallerKeepsItsOwn) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  std::vector<int> seen;
+  for (const ThreadPriority priority : {ThreadPriority::kNormal, ThreadPriority::kLow}) {
+    auto pool = MakeThreadPool(1, "test", priority);
+    ASSERT_TRUE(pool.ok());
+    (*pool)->Run([&] { seen.push_back(getpriority(PRIO_PROCESS, 0)); });
+    pool->reset();  // runs what is queued
+  }
+  EXPECT_EQ(seen, (std::vector<int>{own, std::min(own + 10, 19)}));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(GuardedTest, WhatIsThrownIsAnError) {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when clang-format would change a C++ file: check_format.py ROOT CLANG_FORMAT [--fix].
+"""Fails when clang-format would change a file of C++ or JavaScript:
+check_format.py ROOT CLANG_FORMAT [--fix].
 
 Version 14 decides, on every machine: other versions lay out a few constructs differently.
 """
@@ -20,9 +21,10 @@ def main() -> int:
     if " version 14." not in version.stdout:
         print(f"clang-format 14 is needed, this is: {version.stdout.strip()}")
         return 1
-    files = [str(path) for path in check_layers.source_files(root) if path.suffix in (".h", ".cc")]
+    files = [str(path) for path in check_layers.source_files(root)
+             if path.suffix in (".h", ".cc", ".js") and path.parent.name != "vendor"]
     if not files:
-        print(f"no C++ files below {root}")
+        print(f"no C++ or JavaScript files below {root}")
         return 1
     mode = ["-i"] if "--fix" in sys.argv[3:] else ["--dry-run", "-Werror"]
     result = subprocess.run([clang_format, "--style=file", *mode, *files], check=False)

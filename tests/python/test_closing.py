@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -145,3 +146,17 @@ sys.exit("no signal came while it copied")
     with stepwell.open(path) as store:
         assert store.steps()[0] == 1
         assert store.verify().ok
+
+
+def test_what_encodes_behind_a_save_yields_to_training(path):
+    def nice(name: str) -> list[int]:
+        tasks = [pathlib.Path(entry.path) for entry in os.scandir("/proc/self/task")]
+        return [int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks
+                if (task / "comm").read_text().startswith(name)]
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with stepwell.open(path) as store:
+        store.save(1, {"x": 1}).result()
+        assert set(nice("stepwell-enc")) == {min(own + 10, 19)}
+        assert set(nice("stepwell-engine")) == {own}
+    assert nice("stepwell-enc") == []

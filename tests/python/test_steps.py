@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -145,3 +146,19 @@ def test_processes_agree_on_them(tmp_path, disks):
         together = disks == "local"  # then a load is one of all processes
         assert said.gave(6) in ([["", 1]] if not together else []) + [["MismatchError", 0]]
         assert said.gave(7) == ["", 1]
+
+
+def test_a_step_knows_how_long_its_save_took(path):
+    with stepwell.open(path) as store:
+        for step, size in enumerate([10, 1_000_000]):
+            before = time.perf_counter()
+            handle = store.save(step, {"x": np.random.default_rng(step).random(size)})
+            handle.result()
+            stats = handle.stats
+            assert stats is not None
+            took = time.perf_counter() - before
+            found = store[step].duration_s
+            assert stats.snapshot_s <= found <= stats.durable_s <= took
+        kept = [store[step].duration_s for step in (0, 1)]
+    with stepwell.open(path, mode="r") as store:  # from the log, and as copies keep it
+        assert [store[step].duration_s for step in (0, 1)] == kept

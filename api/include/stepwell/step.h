@@ -36,7 +36,10 @@ struct ItemInfo {
 struct StepInfo {
   uint64_t step = 0;
   std::chrono::system_clock::time_point time;  // of the commit
-  uint64_t commit = 0;                         // its number, ascending in the store's history
+  // From the call of Save until all data was written and the commit began; its flushes follow. 0:
+  // the store does not know.
+  std::chrono::nanoseconds save_time{0};
+  uint64_t commit = 0;  // its number, ascending in the store's history
   bool pinned = false;
   std::string taint;      // why it is not to be resumed from; "": it may be
   bool verified = false;  // the last Store::Verify that was recorded found it whole

@@ -392,6 +392,13 @@ class StepView(NotCopied):
         return commit_time(self._source.reader.time_ns)
 
     @property
+    def duration_s(self) -> float | None:
+        """Seconds from the call of `save` until all data was written and the commit began; its
+        flushes follow. None where the store does not know, as of steps of older versions."""
+        nanoseconds: int = self._source.reader.save_ns
+        return nanoseconds / 1e9 if nanoseconds > 0 else None
+
+    @property
     def pinned(self) -> bool:
         """True if the step was pinned (`Store.pin`) when it was opened."""
         return self._source.reader.pinned

@@ -294,6 +294,24 @@ Catalog ExampleVerifiedCatalog() {
   return catalog;
 }
 
+PushedStep ExampleTimedPush() {
+  PushedStep pushed = ExampleTaintedPush();
+  pushed.step->save_ns = 12'345'678;
+  return pushed;
+}
+
+Commit ExampleTimedCommit() {
+  Commit commit = ExampleVerifiedCommit();
+  commit.step.save_ns = 12'345'678;
+  return commit;
+}
+
+Catalog ExampleTimedCatalog() {
+  Catalog catalog = ExampleVerifiedCatalog();
+  catalog.live[0].step.save_ns = 12'345'678;
+  return catalog;
+}
+
 Meta ExampleVerifiedMeta() {
   return {{{.commit = 11, .verified = true},
            {.commit = 12, .verified = false},
@@ -474,11 +492,14 @@ std::vector<Golden> MakeGolden() {
       {"pushed_step", EncodePushedStep(ExamplePushedStep()), false},
       // So are messages of before taints.
       {"commit_taint", EncodeCommit(ExampleTaintedCommit()), false},
-      {"catalog_taint", EncodeCatalog(ExampleTaintedCatalog()), true},
+      {"catalog_taint", EncodeCatalog(ExampleTaintedCatalog()), false},
       {"meta_taint", EncodeMeta(ExampleTaintMeta()), true},
-      {"pushed_step_taint", EncodePushedStep(ExampleTaintedPush()), true},
+      {"pushed_step_taint", EncodePushedStep(ExampleTaintedPush()), false},
+      {"pushed_step_timed", EncodePushedStep(ExampleTimedPush()), true},
       {"commit_verified", EncodeCommit(ExampleVerifiedCommit()), false},
-      {"catalog_verified", EncodeCatalog(ExampleVerifiedCatalog()), true},
+      {"catalog_verified", EncodeCatalog(ExampleVerifiedCatalog()), false},
+      {"commit_timed", EncodeCommit(ExampleTimedCommit()), false},
+      {"catalog_timed", EncodeCatalog(ExampleTimedCatalog()), true},
       {"meta_verified", EncodeMeta(ExampleVerifiedMeta()), true},
       {"push_marker", EncodePushMarker(ExamplePushedStep().objects), true},
       {"leaf_key", EncodeLeafKey("params", ExamplePath()).value(), true},

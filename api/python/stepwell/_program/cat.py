@@ -16,13 +16,13 @@ import numpy as np
 from .. import _store
 from .._display import format_bytes
 from .._load.source import Source
+from .._printed import selection
+from .._printed.values import array_json, value_json, value_text
 from .._pytree.records import ARRAY
 from .._runtime import durable
 from .._text import counted, printable
 from .._views import ArrayView, view_of
 from ..errors import Error, InvalidArgumentError
-from . import selection
-from .values import array_json, value_json, value_text
 
 _WHOLE_MAX = 1000  # elements, as NumPy prints them by default
 _PRINTED_MAX = 1 << 12  # elements that are text at one time

@@ -19,14 +19,14 @@ from .. import _store
 from .._history import Leaf, Rows, chosen_steps, leaves_of
 from .._load.slicing import PART_BYTES
 from .._load.source import in_batches
+from .._printed import selection
+from .._printed.values import array_json, value_json, wide
 from .._pytree.records import VALUE
 from .._store import Store
 from .._text import printable
 from .._views import ArrayView, statistics_of
 from ..errors import InvalidArgumentError
-from . import selection
 from .sparkline import is_drawn, sparkline
-from .values import array_json, value_json, wide
 
 _NUMBERS = ("min", "mean", "norm", "max", "changed")
 _TAKEN_MAX = 1 << 18  # elements at one time, which take some ten times their bytes

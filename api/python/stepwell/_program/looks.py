@@ -26,10 +26,12 @@ _FLOCK = "hhqqi"  # of fcntl.h: type, whence, start, length, process
 
 
 class Saved(NamedTuple):
-    """A step that a look has seen. `owned_bytes`: those of the chunks that its save wrote."""
+    """A step that a look has seen. `owned_bytes`: those of the chunks that its save wrote.
+    `save_s`: how long its save took, from the call until its commit began; None: not known."""
 
     step: int
     time_s: float
+    save_s: float | None
     logical_bytes: int
     owned_bytes: int
     metrics: dict[str, float]
@@ -44,8 +46,8 @@ class Looks:
         self._seen: dict[tuple[int, int], Saved] = {}  # by step and time of its commit
 
     def look(self) -> dict[str, Any]:
-        """What there is to say, as JSON has it. Only what is known from outside: how long saves
-        took, and what follows the store in the process that writes, that process alone knows."""
+        """What there is to say, as JSON has it. Only what is known from outside: what follows the
+        store in the process that writes, that process alone knows."""
         records = self._store._backend.whole("a look from outside").steps()
         now = time.time()
         newest = self._newest(records)
@@ -66,6 +68,7 @@ class Looks:
             "rate": _rate(newest),
             "newest": {"step": [each.step for each in newest],
                        "time_s": [each.time_s for each in newest],
+                       "save_s": [each.save_s for each in newest],
                        "logical_bytes": [each.logical_bytes for each in newest],
                        "owned_bytes": [each.owned_bytes for each in newest]},
             "metrics": _columns(newest),
@@ -83,8 +86,10 @@ class Looks:
             key = record.step, record.time_ns
             if key not in self._seen:
                 sizes = self._sizes(record)
-                self._seen[key] = Saved(record.step, record.time_ns / 1e9, sizes.logical_bytes,
-                                        sizes.owned_bytes, self._metrics(record.step))
+                self._seen[key] = Saved(
+                    record.step, record.time_ns / 1e9,
+                    record.save_ns / 1e9 if record.save_ns else None, sizes.logical_bytes,
+                    sizes.owned_bytes, self._metrics(record.step))
         kept = heapq.nlargest(_STEPS_MAX, self._seen, key=lambda key: key[1])
         self._seen = {key: self._seen[key] for key in reversed(kept)}
         return list(self._seen.values())

@@ -31,6 +31,8 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     lines: list[tuple[str, Sequence[float], Callable[[Any], str]]] = [
         ("size", [record.logical_bytes for record in records], format_bytes),
         ("own", [record.owned_bytes for record in records], format_bytes),
+        ("save", [record.save_ns / 1e9 if record.save_ns else math.nan for record in records],
+         duration),
         ("interval", intervals([record.time_ns / 1e9 for record in records]), duration)]
     lines += _metric_lines([numbers_in(metrics.get(record.step)) for record in records])
     more = len(lines) - _LINES_MAX

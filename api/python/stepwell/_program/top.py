@@ -20,11 +20,12 @@ from typing import Any
 
 from .. import _store
 from .._display import format_bytes
+from .._printed.values import value_json
 from .._text import counted, printable
 from ..errors import Error, InvalidArgumentError
 from .looks import Looks, intervals
 from .over_steps import bars, cut, duration, over_time
-from .values import value_json
+
 
 _BARS_MAX = 60  # columns
 _LISTED_MAX, _METRICS_MAX = 8, 12
@@ -154,6 +155,9 @@ def rows_of(look: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "interval", (f"{bars(between, _BARS_MAX)} "
                            f"median {duration(rate['interval_median_s'])}, "
                            f"longest {duration(rate['interval_max_s'])}")
+        took = [math.nan if seconds is None else seconds for seconds in newest["save_s"]]
+        if not all(map(math.isnan, took)):
+            yield "save", over_time(took, _BARS_MAX, duration)
         yield "size", over_time(newest["logical_bytes"], _BARS_MAX, format_bytes)
         yield "own", over_time(newest["owned_bytes"], _BARS_MAX, format_bytes)
     names = list(look["metrics"])

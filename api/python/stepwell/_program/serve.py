@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`stepwell serve`: a run in the browser while it grows, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+from typing import Any, NoReturn
+
+from .. import _store
+from ..errors import Error, InvalidArgumentError
+
+_THREADS = 4
+
+
+def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Prints the URL, and serves until a signal comes."""
+    if not 0 <= given.port <= 65535:
+        raise InvalidArgumentError(f"--port must be 0 to 65535, not {given.port}")
+    try:
+        import waitress.server
+    except ImportError:
+        raise Error("serve needs the package waitress: pip install 'stepwell[serve]', or pip "
+                    f"install waitress, for {sys.executable}") from None
+    from .._report.server import Application  # needs a moment: not for other commands
+
+    with _store.open(given.store, mode="r", untrusted=given.untrusted) as store:
+        token = secrets.token_urlsafe(32)
+        is_v6 = ":" in given.host
+        server = waitress.server.create_server(
+            Application(store, token, given.host), host=given.host, port=given.port,
+            ipv4=not is_v6, ipv6=is_v6, threads=_THREADS, ident=None,
+            max_request_body_size=1024, clear_untrusted_proxy_headers=True)
+        try:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(each, _end)
+            host = f"[{given.host}]" if is_v6 else given.host
+            _show(given, f"http://{host}:{server.effective_port}/?token={token}")
+            server.run()  # until SystemExit
+        finally:
+            server.close()
+    return {}, ""
+
+
+def _show(given: argparse.Namespace, url: str) -> None:
+    text = json.dumps({"schema": 1, "store": given.store, "url": url}) if given.json else url
+    print(text, flush=True)
+    given.json = False
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)  # the second one ends the process
+    raise SystemExit(0)
