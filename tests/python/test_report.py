@@ -104,6 +104,7 @@ def check_steps(store: stepwell.Store, made: dict[str, Any]) -> None:
     for name, field in (("logical_bytes", "nbytes"), ("stored_bytes", "stored_bytes"),
                         ("owned_bytes", "owned_bytes")):
         assert columns[name] == [getattr(view, field) for view in views], name
+    assert columns["save_s"] == [view.duration_s for view in views] and all(columns["save_s"])
     assert columns["leaves"] == [len(view._source.tree.leaves(view._source.tree.top))
                                  for view in views]
     assert [numbers[i] for i in columns["pinned"]] == store.pinned_steps()

@@ -27,6 +27,7 @@ class StepFacts(NamedTuple):
 
     step: int
     time_ns: int
+    save_ns: int  # 0: not known
     logical_bytes: int
     stored_bytes: int | None
     owned_bytes: int | None
@@ -123,7 +124,7 @@ def columns_of(records: Sequence[StepFacts]) -> dict[str, Any]:
     return {
         "number": [step_json(record.step) for record in records],
         "time_s": [record.time_ns / 1e9 for record in records],
-        "save_s": [None] * len(records),
+        "save_s": [record.save_ns / 1e9 if record.save_ns > 0 else None for record in records],
         "logical_bytes": [record.logical_bytes for record in records],
         "stored_bytes": [record.stored_bytes for record in records],
         "owned_bytes": [record.owned_bytes for record in records],
