@@ -284,11 +284,10 @@ nb::list Problems(const Survey& survey) {
   return problems;
 }
 
-template <typename Value>
-nb::list Column(const Survey& survey, Value value) {
-  nb::list column;
-  for (const SurveyedLeaf& leaf : survey.leaves) column.append(value(leaf));
-  return column;
+nb::list Shardings(const Survey& survey) {
+  nb::list texts;
+  for (const std::string& json : survey.shardings) texts.append(TextObject(json));
+  return texts;
 }
 
 // (axes of the mesh with their sizes, axes of each axis of an array, ids of devices, kind of
@@ -345,56 +344,40 @@ void BindSurvey(nb::module_& m) {
             new (self) SurveyLimits{cells, leaves, path_bytes};
           },
           nb::kw_only(), arg("cells"), arg("leaves"), arg("path_bytes"));
-  nb::class_<Survey>(m, "Survey")
-      .def_prop_ro("problems", &Problems)
-      .def_ro("gone", &Survey::gone)
-      .def_ro("total_leaves", &Survey::total_leaves)
-      .def_prop_ro("shardings",
-                   [](const Survey& survey) {
-                     nb::list texts;
-                     for (const std::string& json : survey.shardings) {
-                       texts.append(TextObject(json));
-                     }
-                     return texts;
-                   })
-      .def("paths",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return TextObject(leaf.path); });
-           })
-      .def("items",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return TextObject(leaf.item); });
-           })
-      .def("kinds",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return leaf.kind; });
-           })
-      .def("dtypes",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) {
-               return leaf.dtype.empty() ? nb::none() : nb::object(TextObject(leaf.dtype));
-             });
-           })
-      .def("shapes",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) {
-               return leaf.dtype.empty() ? nb::none() : nb::cast(leaf.shape);
-             });
-           })
-      .def("logical_bytes",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return leaf.logical_bytes; });
-           })
-      .def("stored_bytes",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return leaf.stored_bytes; });
-           })
-      .def("leaf_shardings",
-           [](const Survey& survey) {
-             return Column(survey, [](const SurveyedLeaf& leaf) { return leaf.sharding; });
-           })
-      .def("contents", &Contents)
-      .def("statistics", &Statistics);
+  nb::class_<Survey> survey(m, "Survey");
+  survey.def_ro("gone", &Survey::gone).def_ro("total_leaves", &Survey::total_leaves);
+  survey.def("problems", &Problems, nb::sig("def problems(self) -> list[str | None]"));
+  survey.def("shardings", &Shardings, nb::sig("def shardings(self) -> list[str]"));
+  survey.def("contents", &Contents, nb::sig("def contents(self) -> list[list[int | None]]"));
+  survey.def("statistics", &Statistics, nb::sig("def statistics(self) -> dict[str, typing.Any]"));
+  // Of each leaf.
+  const auto column = [&survey](const char* name, const char* signature, auto value) {
+    survey.def(
+        name,
+        [value](const Survey& of) {
+          nb::list values;
+          for (const SurveyedLeaf& leaf : of.leaves) values.append(value(leaf));
+          return values;
+        },
+        nb::sig(signature));
+  };
+  using Leaf = SurveyedLeaf;
+  column("paths", "def paths(self) -> list[str]",
+         [](const Leaf& leaf) { return TextObject(leaf.path); });
+  column("items", "def items(self) -> list[str]",
+         [](const Leaf& leaf) { return TextObject(leaf.item); });
+  column("kinds", "def kinds(self) -> list[str]", [](const Leaf& leaf) { return leaf.kind; });
+  column("dtypes", "def dtypes(self) -> list[str | None]", [](const Leaf& leaf) {
+    return leaf.dtype.empty() ? nb::none() : nb::object(TextObject(leaf.dtype));
+  });
+  column("shapes", "def shapes(self) -> list[list[int] | None]",
+         [](const Leaf& leaf) { return leaf.dtype.empty() ? nb::none() : nb::cast(leaf.shape); });
+  column("logical_bytes", "def logical_bytes(self) -> list[int]",
+         [](const Leaf& leaf) { return leaf.logical_bytes; });
+  column("stored_bytes", "def stored_bytes(self) -> list[int]",
+         [](const Leaf& leaf) { return leaf.stored_bytes; });
+  column("leaf_shardings", "def leaf_shardings(self) -> list[int | None]",
+         [](const Leaf& leaf) { return leaf.sharding; });
   m.def("parsed_sharding", &ParsedSharding, arg("json"),
         nb::sig("def parsed_sharding(json: str) -> tuple[list[tuple[str, int]], list[list[str]], "
                 "list[int], str] | None"));

@@ -7,7 +7,9 @@ import argparse
 import json
 import secrets
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .. import _store
@@ -29,20 +31,31 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     with _store.open(given.store, mode="r", untrusted=given.untrusted) as store:
         token = secrets.token_urlsafe(32)
-        is_v6 = ":" in given.host
-        server = waitress.server.create_server(
-            Application(store, token, given.host), host=given.host, port=given.port,
-            ipv4=not is_v6, ipv6=is_v6, threads=_THREADS, ident=None,
-            max_request_body_size=1024, clear_untrusted_proxy_headers=True)
+        server = _listening(waitress.server.create_server, Application(store, token, given.host),
+                            given.host, given.port)
         try:
             for each in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(each, _end)
-            host = f"[{given.host}]" if is_v6 else given.host
+            host = f"[{given.host}]" if ":" in given.host else given.host
             _show(given, f"http://{host}:{server.effective_port}/?token={token}")
             server.run()  # until SystemExit
         finally:
             server.close()
     return {}, ""
+
+
+def _listening(create: Callable[..., Any], application: object, host: str, port: int) -> Any:
+    """Raises Error where nothing can listen there."""
+    try:
+        # Of a name with several addresses the first: each would have a port of its own.
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+        is_v6 = ":" in str(address)
+        return create(application, host=address, port=port, ipv4=not is_v6, ipv6=is_v6,
+                      threads=_THREADS, ident=None, max_request_body_size=1024,
+                      clear_untrusted_proxy_headers=True)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise Error(f"cannot serve at {host}, port {port}: {why}") from None
 
 
 def _show(given: argparse.Namespace, url: str) -> None:

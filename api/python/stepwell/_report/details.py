@@ -122,7 +122,7 @@ def changes_of(store: Store, a: int, b: int) -> dict[str, Any]:
     found = _stepwell.compare_steps(one, one.leaves(one.top), other, other.leaves(other.top),
                                     False, may_read=False)
     unsure = {asked.change for asked in found.asked}
-    rows = [{
+    rows: list[dict[str, Any]] = [{
         "path": other.text(change.after), "item": _item(other, change.after),
         "before": one.describe(change.before), "after": other.describe(change.after),
         "chunks_changed": change.changed_chunks, "chunks": change.chunk_count,

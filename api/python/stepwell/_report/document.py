@@ -137,7 +137,7 @@ def _read_metrics(store: Store, run: _Run) -> list[Mapping[str, Any]]:
 def _note_survey(run: _Run, records: Sequence[StepFacts], samples: Sequence[int],
                  found: Any) -> None:
     places = {record.step: i for i, record in enumerate(run.records)}
-    for at, (problem, gone) in zip(samples, zip(found.problems, found.gone)):
+    for at, (problem, gone) in zip(samples, zip(found.problems(), found.gone)):
         step = records[at].step
         if gone:
             run.limits.append(f"Step {step} was deleted while this was made.")
@@ -150,9 +150,9 @@ def _note_survey(run: _Run, records: Sequence[StepFacts], samples: Sequence[int]
     left_out = found.total_leaves - len(found.paths())
     if left_out:
         run.limits.append(f"{counted(left_out, 'leaf')} of {found.total_leaves:,} are left out.")
-    if len(found.shardings) > leaves.SHARDINGS_MAX:
-        run.limits.append(f"{leaves.SHARDINGS_MAX:,} of {len(found.shardings):,} shardings are "
-                          "shown.")
+    shardings = len(found.shardings())
+    if shardings > leaves.SHARDINGS_MAX:
+        run.limits.append(f"{leaves.SHARDINGS_MAX:,} of {shardings:,} shardings are shown.")
 
 
 class _Kept(NamedTuple):

@@ -50,7 +50,7 @@ def leaves_of(found: _stepwell.Survey, samples: list[int]) -> dict[str, Any]:
 
 
 def shardings_of(found: _stepwell.Survey) -> list[dict[str, Any]]:
-    return [_sharding(text) for text in found.shardings[:SHARDINGS_MAX]]
+    return [_sharding(text) for text in found.shardings()[:SHARDINGS_MAX]]
 
 
 def _sharding(text: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def histogram(sample: Sample, bins: int, low: float | None, high: float | None
     end = greatest if high is None else high
     if begin > end:  # one was given, and all elements lie beyond it
         begin = end = begin if low is not None else end
-    scale = 1.0 if math.isfinite(end - begin) else 0.25  # of the range of float64 the half overflows
+    scale = 1.0 if math.isfinite(end - begin) else 0.25  # the whole range of float64 overflows
     edges = _edges(begin * scale, end * scale, bins)
     counts = np.zeros(len(edges) - 1, np.int64)
     for part in _parts(sample):

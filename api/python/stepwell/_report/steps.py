@@ -99,8 +99,8 @@ def best_steps(records: Sequence[StepRecord], metrics: Sequence[Mapping[str, Any
         values = [(value, i) for i in untainted
                   if (value := number_of(metrics[i].get(name))) is not None
                   and math.isfinite(value)]
-        best[name] = {"min": max(values, key=lambda each: (-each[0], each[1]), default=(0, None))[1],
-                      "max": max(values, default=(0, None))[1]}
+        least = max(values, key=lambda each: (-each[0], each[1]), default=(0, None))
+        best[name] = {"min": least[1], "max": max(values, default=(0, None))[1]}
     return best
 
 
