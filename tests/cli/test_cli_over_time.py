@@ -80,7 +80,8 @@ def test_a_look_is_what_the_store_says(store: pathlib.Path) -> None:
     assert look["writer"] is None and look["readers"] == [] and look["problems"] == []
 
 
-def test_one_picture(store: pathlib.Path) -> None:
+def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     look = document("top", store)
     text = ok("top", store)
     assert text == "".join([line.rstrip() + "\n" for line in text.splitlines()])
@@ -100,6 +101,9 @@ def test_one_picture(store: pathlib.Path) -> None:
     assert shown["verified"] == "step 20 is the highest that was verified"
     assert shown["writer"] == "no process"
     assert f"{format_bytes(look['space']['live_bytes'])} live" in shown["space"]
+    monkeypatch.setenv("COLUMNS", "72")
+    narrow = ok("top", store)
+    assert max(map(len, narrow.splitlines())) <= 72 and rows(narrow)["loss"] == shown["loss"]
     assert ok("top", store, "--once") and "note" not in shown and "reader" not in shown
 
 

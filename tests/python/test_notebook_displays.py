@@ -295,6 +295,8 @@ def test_charts():
     assert scaled([0, 5, 10]) == [0, 0.5, 1] and scaled([3, 3]) == [0, 0]
     assert scaled([1e308, -1e308, math.inf, math.nan]) == [1, 0, None, None]
     assert means([1e308] * 4, 2) == [1e308, 1e308]
+    for number in (0.1, 5, 1 / 3, -2e-310):  # of a constant nothing goes up and down
+        assert set(scaled(means([number] * 1000, 60))) == {0}
     for numbers, lengths in (([], []), ([math.nan], []), ([5], [2]), ([1, math.nan, 2, 3], [2, 2]),
                              (range(1000), [160])):
         (lines,) = Table("<p>" + sparkline_svg(numbers, EVIL) + "</p>").lines

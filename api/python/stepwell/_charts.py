@@ -20,8 +20,12 @@ def means(numbers: Sequence[float], count_max: int) -> list[float]:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    """Of floats so large that their sum is none it is still finite."""
-    return sum([number / len(numbers) for number in numbers]) if numbers else math.nan
+    """Between the least and the greatest of them, so that equal numbers have their own mean. Of
+    floats so large that their sum is none it is still finite."""
+    if not numbers or not all(map(math.isfinite, numbers)):
+        return math.nan
+    mean = sum([number / len(numbers) for number in numbers])
+    return min(max(mean, min(numbers)), max(numbers))
 
 
 def scaled(numbers: Sequence[float]) -> list[float | None]:

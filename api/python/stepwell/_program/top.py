@@ -27,7 +27,8 @@ from .looks import Looks, intervals
 from .over_steps import bars, cut, duration, over_time
 
 
-_BARS_MAX = 60  # columns
+_BARS_MIN, _BARS_MAX = 16, 60  # columns
+_TEXT_WIDTH = 56  # columns that are left for the texts beside the bars
 _LISTED_MAX, _METRICS_MAX = 8, 12
 _NAME_MAX, _TEXT_MAX = 24, 200  # characters of a name, of a reason
 
@@ -72,7 +73,7 @@ class _Drawing:
 
     def text(self, look: dict[str, Any]) -> str:
         """One picture, as text."""
-        console = self._rich.console.Console(width=shutil.get_terminal_size((100, 0)).columns)
+        console = self._rich.console.Console(width=_columns())
         with console.capture() as captured:
             console.print(self._table(look))
         return "".join([line.rstrip() + "\n" for line in captured.get().splitlines()])
@@ -92,9 +93,14 @@ class _Drawing:
         table = self._rich.table.Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in rows_of(look):
+        bars_max = min(max(_BARS_MIN, _columns() - _TEXT_WIDTH), _BARS_MAX)
+        for name, value in rows_of(look, bars_max):
             table.add_row(self._rich.text.Text(name), self._rich.text.Text(value))
         return table
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((100, 0)).columns
 
 
 @contextlib.contextmanager
@@ -136,7 +142,7 @@ def _keys() -> Iterator[Callable[[float], set[str]]]:
 # ---- rows ---------------------------------------------------------------------------------------
 
 
-def rows_of(look: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]:
     """The names and texts of what a look has found, without what does not apply."""
     yield "run", printable(look["store"])
     latest, rate, newest = look["latest"], look["rate"], look["newest"]
@@ -152,18 +158,18 @@ def rows_of(look: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                        f"{format_bytes(round(rate['logical_bytes_per_s']))}/s of states; "
                        f"{counted(rate['steps'], 'step')} in {duration(rate['seconds'])}")
         between = intervals(newest["time_s"])
-        yield "interval", (f"{bars(between, _BARS_MAX)} "
+        yield "interval", (f"{bars(between, bars_max)} "
                            f"median {duration(rate['interval_median_s'])}, "
                            f"longest {duration(rate['interval_max_s'])}")
         took = [math.nan if seconds is None else seconds for seconds in newest["save_s"]]
         if not all(map(math.isnan, took)):
-            yield "save", over_time(took, _BARS_MAX, duration)
-        yield "size", over_time(newest["logical_bytes"], _BARS_MAX, format_bytes)
-        yield "own", over_time(newest["owned_bytes"], _BARS_MAX, format_bytes)
+            yield "save", over_time(took, bars_max, duration)
+        yield "size", over_time(newest["logical_bytes"], bars_max, format_bytes)
+        yield "own", over_time(newest["owned_bytes"], bars_max, format_bytes)
     names = list(look["metrics"])
     for name in names[:_METRICS_MAX]:
         values = [math.nan if value is None else value for value in look["metrics"][name]]
-        yield cut(name, _NAME_MAX), over_time(values, _BARS_MAX, "{:.6g}".format)
+        yield cut(name, _NAME_MAX), over_time(values, bars_max, "{:.6g}".format)
     if len(names) > _METRICS_MAX:
         yield "", f"… and {counted(len(names) - _METRICS_MAX, 'metric')}"
     if look["pinned"]:
