@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import stepwell
 from program import PROGRAM, document, error, ok, parsed_document, run
+from stepwell._program.bisect import Signals
 
 STEPS = range(0, 200, 10)
 
@@ -98,7 +99,9 @@ def test_statuses_that_end_the_search(store: pathlib.Path, shell: str, said: str
 
 
 def test_placeholders_and_the_environment(store: pathlib.Path, tmp_path: pathlib.Path,
-                                          temporary: pathlib.Path) -> None:
+                                          temporary: pathlib.Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWELL_PATH", "of a bisect around this one")
     seen = tmp_path / "seen"
     script = tmp_path / "script.py"
     script.write_text(
@@ -171,6 +174,27 @@ def test_what_is_wrong(store: pathlib.Path) -> None:
         2, "--good", 0, "--bad", 190, "--", "/no/such")
     report = document("bisect", "--good", 0, "--bad", 190, store / "none", "true", status=3)
     assert report["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_wait_until_a_command_that_starts_is_known(number: signal.Signals) -> None:
+    signals = Signals()
+    before = signal.getsignal(number)
+    came_to_the_end = False
+    with pytest.raises(KeyboardInterrupt), signals.raised(), signals.held():
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+        came_to_the_end = True
+    assert came_to_the_end and signal.getsignal(number) is before
+    with pytest.raises(KeyboardInterrupt), Signals().raised():
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+    signal.signal(number, signal.SIG_IGN)  # as of a program in the background
+    try:
+        with Signals().raised():
+            os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -267,13 +267,14 @@ def test_wide_names_and_many_metrics(tmp_path: pathlib.Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     with stepwell.open(tmp_path / "run") as writer:
         for step in range(300):
-            writer.save(step, {"x": 1}, metrics={"n" * 5000: step, "big": 10**400, **{
+            writer.save(step, {"x": 1}, metrics={"a" * 5000: step, "big": 10**400, **{
                 f"m{i}": i for i in range(200)}})
     monkeypatch.setenv("COLUMNS", "90")
     lines = run("ls", tmp_path / "run", "--wide").stdout.partition("\n\n")[2].splitlines()
     assert len(lines) == 101 and lines[-1] == "… and 106 metrics"
     assert max(map(len, lines)) <= 90
-    assert lines[4].split() == ["big", "never", "finite"]
+    assert lines[4].split()[0] == "a" * 23 + "…"
+    assert lines[5].split() == ["big", "never", "finite"]
 
 
 def test_plain_bars_where_the_output_is_ascii(store: pathlib.Path,

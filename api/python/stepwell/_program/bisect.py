@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         good, bad = (int(store[number].step) for number in (given.good, given.bad))
         search = Search(_between(store, good, bad))
         tries: list[Try] = []
-        signals = _Signals()
+        signals = Signals()
         command = _Command(store, given.word, exports, given.json, signals)
         try:
             with signals.raised():
@@ -92,7 +92,7 @@ def _result(search: Search) -> str:
     return text
 
 
-class _Signals:
+class Signals:
     """Ctrl-C and SIGTERM, of which both end the search. What a program that starts this one has
     ignored stays ignored."""
 
@@ -134,7 +134,7 @@ class _Command:
     document, so that what the command prints goes to standard error."""
 
     def __init__(self, store: _store.Store, words: list[str], exports: bool, json: bool,
-                 signals: _Signals) -> None:
+                 signals: Signals) -> None:
         self._store, self._words, self._exports = store, words, exports
         self._json, self._signals = json, signals
 

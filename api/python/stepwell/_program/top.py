@@ -153,10 +153,11 @@ def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]
                          f"{format_bytes(latest['logical_bytes'])}, of which "
                          f"{format_bytes(latest['owned_bytes'])} its own")
     if rate is not None:
-        yield "rate", (f"{rate['steps_per_s']:.3g} steps/s, "
-                       f"{format_bytes(round(rate['owned_bytes_per_s']))}/s stored, "
-                       f"{format_bytes(round(rate['logical_bytes_per_s']))}/s of states; "
-                       f"{counted(rate['steps'], 'step')} in {duration(rate['seconds'])}")
+        pace = rate["steps_per_s"]
+        yield "rate", (f"{pace:.3g} steps/s, " if pace < 1000 else f"{pace:,.0f} steps/s, ") + (
+            f"{format_bytes(round(rate['owned_bytes_per_s']))}/s stored, "
+            f"{format_bytes(round(rate['logical_bytes_per_s']))}/s of states; "
+            f"{counted(rate['steps'], 'step')} in {duration(rate['seconds'])}")
         between = intervals(newest["time_s"])
         yield "interval", (f"{bars(between, bars_max)} "
                            f"median {duration(rate['interval_median_s'])}, "
