@@ -20,6 +20,8 @@ STEPWELL_BUILD_PACKAGES=(
 STEPWELL_TEST_PACKAGES=(
   btrfs-progs clang clang-format-14 e2fsprogs fio fish fuse3 groff-base libbenchmark-dev
   libfuse3-dev libgmock-dev libgtest-dev mount strace xfsprogs zsh)
+# Ubuntu has Chromium as a snap alone; tests/builds.sh takes Playwright's there.
+if ! grep -qs '^ID=ubuntu$' /etc/os-release; then STEPWELL_TEST_PACKAGES+=(chromium); fi
 
 stepwell_say() { printf '== %s\n' "$*" >&2; }
 

@@ -41,6 +41,7 @@ TASKS = [
     _task("unchanged", "unchanged:run"),
     _task("delta", "delta:run", rounds_max=2),
     _task("history", "history:run", only="stepwell"),
+    _task("report", "report:run", only="stepwell", rounds_max=2),
     _task("deep", "deep:run", only="stepwell", rounds_max=2),
     _task("statistics", "statistics:run", only="stepwell"),
     _task("push", "push:run", only="stepwell", rounds_max=2),

@@ -112,6 +112,17 @@ def _history(steps: int) -> list[Row]:
                 "fio read of 4 KiB", "records of two steps", only="stepwell")]
 
 
+def _report(steps: int, leaves: int) -> list[Row]:
+    group = f"A page of a run, {steps:,} steps × {leaves:,} leaves with statistics, cold"
+    limit = "reading the records that it looks into"
+    return [Row("report/document", group, "its document", "ms", "own", limit, "work a cell",
+                only="stepwell"),
+            Row("report/page", group, "the page", "ms", "own", limit, "work a cell, gzip",
+                "≤ 5 s", only="stepwell"),
+            Row("report/size", group, "size of the page", "MB", "own", "the document as JSON",
+                "digits of the statistics", "≤ 5 MB", only="stepwell")]
+
+
 def _beside() -> list[Row]:
     group = "Training beside saves: a transformer of 30 million parameters with Adam, on all cores"
     return [Row(f"beside/{every}", group, f"a step of training, saved every {every}", "ms", "own",
@@ -266,6 +277,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
         *_many(many_steps), *_deep(many_steps),
         *_beside(),
         *_unchanged(), *_delta(), *_statistics(), *_push(), *_publish(encoders), *_history(steps),
+        *_report(steps, 5 * step_leaves),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",
             "dynamic linking", "≤ 50 ms, as Orbax v1 ≤ 70 ms"),
         Row("orbax/step", orbax, "saved and there for Orbax, durable", "GB/s", "write",

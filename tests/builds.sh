@@ -11,6 +11,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../api/install_deps.sh"
 stepwell_install_all() {
   stepwell_install_packages "${STEPWELL_BUILD_PACKAGES[@]}" "${STEPWELL_TEST_PACKAGES[@]}"
   stepwell_install_python "$STEPWELL_ROOT/tests/requirements.txt"
+  if ! command -v chromium >/dev/null; then
+    "$STEPWELL_PYTHON" -m playwright install --with-deps chromium >&2
+  fi
 }
 
 stepwell_configure_checked() {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_nnx.py, kills it in the middle, runs it again, looks at what it left, and hands the
-newest step to Orbax and TensorStore.
+"""Runs train_nnx.py, kills it in the middle, runs it again, looks at what it left, hands the newest
+step to Orbax and TensorStore, and makes a page of the run.
 
     python api/examples/kill_and_resume.py run1
 
@@ -116,6 +116,10 @@ def main() -> None:
     if subprocess.run(command).returncode != 0:
         sys.exit("the export is not what was saved")
 
+    say("The run as a page, which opens in a browser")
+    page = f"{store_path}.html"
+    command_line("report", store_path, "-o", page, "--replace")
+
     say("What happened")
     every = before + after
     stalls = [float(match["stall"]) for match in every]
@@ -131,6 +135,7 @@ def main() -> None:
         ("read for the parameters", f"{bytes_read:,} of {step_bytes:,} bytes"),
         ("verify", verified.splitlines()[-1]),
         ("exported to Orbax", "equal bit for bit in every reader, on 1 device and on 8"),
+        ("report", str(pathlib.Path(page).resolve())),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

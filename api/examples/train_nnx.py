@@ -131,8 +131,10 @@ def main() -> None:
         flush=True,
     )
 
-    # (1) Open the store; keep the 20 newest steps.
-    with stepwell.open(arguments.store, keep=stepwell.policy.LatestN(20)) as store:
+    # (1) Open the store; keep the 20 newest steps, and statistics of each array for the report.
+    with stepwell.open(
+        arguments.store, keep=stepwell.policy.LatestN(20), statistics=True
+    ) as store:
         # (2) Go on after the newest committed step, or begin with init_state at step 0.
         state, start = store.load_or(init_state)
         if start > 0:

@@ -58,7 +58,7 @@ def test_guides_that_run() -> None:
     assert {guide.stem for guide in RUN} == {
         "README", "index", "first-steps", "cookbook", "followers", "many-processes", "orbax",
         "moving-from-orbax", "moving-from-flax", "moving-from-equinox", "cpp", "command-line",
-        "operations"}
+        "operations", "seeing-a-run"}
 
 
 @pytest.mark.parametrize("guide", RUN, ids=lambda guide: guide.stem)

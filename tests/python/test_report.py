@@ -299,6 +299,24 @@ def test_damaged_records(path: pathlib.Path) -> None:
         assert made["steps"]["frees_bytes"][3] == store.frees_bytes(3)[3]
 
 
+def test_damaged_leaves_of_a_step_whose_metrics_are_whole(path: pathlib.Path) -> None:
+    """Records of many leaves lie in frames of their own, before the one with the metrics."""
+    names = [np.random.default_rng(i).bytes(30).hex() for i in range(5000)]
+    for step in range(3):
+        with stepwell.open(path) as store:
+            store.save(step, {name: step for name in names}, metrics={"loss": 1.0},
+                       metadata={"mark": f"marker-{step}-"}).result()
+    segment = sorted((path / "segments").iterdir())[1]
+    data = segment.read_bytes()
+    piece = data[100_000:100_020]  # of a frame, which has a copy
+    assert data.count(piece) == 2
+    segment.write_bytes(data.replace(piece, piece[::-1]))
+    with stepwell.open(path, "r") as store:
+        made = report(store)
+        assert [*made["steps"]["damaged"]] == ["1"] and made["metrics"]["loss"] == [1.0] * 3
+        assert {tuple(row) for row in made["leaves"]["content"]} == {(0, None, 1)}
+
+
 def test_lost_records(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """What is not in a catalog yet is found by reading the log, in which a record is damaged."""
     with stepwell.open(path) as store:
@@ -358,6 +376,22 @@ def test_a_step_of_several_processes(tmp_path: pathlib.Path) -> None:
         made = report(store)
         assert made["steps"]["stored_bytes"] == [None, None]
         assert "part 1 is missing" in made["steps"]["damaged"]["1"]
+
+
+def test_a_pushed_run(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with stepwell.open(path, statistics=True) as store:
+        for step in range(3):
+            store.save(step, {"w": np.full(50, step, "f4")}, metrics={"loss": step}).result()
+            store.push(step, str(tmp_path / "run"), layout="stepwell")
+        own = report(store)
+    with stepwell.open(tmp_path / "run", "r") as pushed:
+        made = report(pushed)
+    for part in ("leaves", "items", "metrics", "best"):
+        assert made[part] == own[part]
+    for name in ("number", "time_s", "save_s", "logical_bytes", "stored_bytes"):
+        assert made["steps"][name] == own["steps"][name]
+    assert made["steps"]["frees_bytes"] == [None] * 3
+    assert any("space of a pushed run" in each for each in made["limits"])
 
 
 def test_sampled_steps_and_leaves(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

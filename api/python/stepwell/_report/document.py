@@ -76,6 +76,8 @@ def document_of(store: Store, live: bool = False) -> Document:
     numbers = [record.step for record in run.records]
     interval, gaps = steps.gaps_of(numbers)
     stats = store.stats()
+    if not stats["space"]["total_bytes"]:
+        run.limits.append("The space of a pushed run is not known.")
     return {
         "schema": SCHEMA,
         "stepwell": stepwell.__version__,
@@ -200,6 +202,10 @@ def _frees(store: Store, run: _Run, records: Sequence[StepFacts]) -> list[int | 
     except Error as error:
         run.limits.append(f"What deleting steps would free is left out: {error}")
         return unknown
+    if not any([each is not None for each in freed.values()]):
+        run.limits.append("What deleting steps would free is not known.")
+    elif any([record.group is not None for record in run.records]):
+        run.limits.append("What deleting steps would free is what process 0 stores of them.")
     return [freed.get(record.step) for record in records]
 
 

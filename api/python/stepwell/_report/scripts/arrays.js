@@ -3,10 +3,27 @@
 
 const HEAT_LEVELS = 32;
 
+// A byte of a name that is no UTF-8 is half of a surrogate pair in the document, and goes as a
+// byte.
+function escapedForUrl(text) {
+  return [...text]
+      .map((each) => {
+        const code = each.charCodeAt(0);
+        if (each.length === 1 && code >= 0xdc80 && code <= 0xdcff) {
+          return `%${(code - 0xdc00).toString(16)}`;
+        }
+        return encodeURIComponent(
+            each.length === 1 && code >= 0xd800 && code <= 0xdfff ? "\ufffd" : each);
+      })
+      .join("");
+}
+
 // Asks the server that the page came from; throws an Error with its words.
 async function ask(what, parameters) {
   const token = new URLSearchParams(location.search).get("token") || "";
-  const query = new URLSearchParams({...parameters, token});
+  const query = Object.entries({...parameters, token})
+                    .map(([name, value]) => `${name}=${escapedForUrl(String(value))}`)
+                    .join("&");
   let answer;
   try {
     answer = await fetch(`${what}?${query}`, {cache: "no-cache", credentials: "same-origin"});
@@ -73,8 +90,8 @@ const arrays = {
   },
 
   show(data) {
-    const slice = data.slice ? `[${visible(data.slice)}]` : "";
-    this.said.textContent = `Of step ${stepText(data.step)}${slice}.`;
+    const slice = data.slice ? `, [${visible(data.slice)}]` : "";
+    this.said.textContent = `Step ${stepText(data.step)}${slice}.`;
     const {histogram, heatmap, values} = data;
     fill(this.shown, [
       histogram && this.figure("Histogram", drawHistogram(histogram), histogramWords(histogram)),

@@ -210,11 +210,13 @@ function comparedInDocument(sampleA, sampleB) {
 
 function comparedByServer(data, samples) {
   const known = new Map(app.document.leaves.path.map((path, leaf) => [path, leaf]));
+  // The document's paths begin with the item where any of its steps has more than one.
+  const leafOf = ({path, item}) => known.get(path) ?? known.get(`${item}/${path}`) ?? -1;
   const rowOf = (what) => (each) => withNorms(
       {
         what: each.unsure ? "not known" : what,
         path: each.path,
-        leaf: known.has(each.path) ? known.get(each.path) : -1,
+        leaf: leafOf(each),
         size: each.nbytes,
         bytesChanged: each.nbytes_changed === undefined ? null : each.nbytes_changed
       },

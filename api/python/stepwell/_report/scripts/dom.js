@@ -86,8 +86,13 @@ function choice(label, options, chosen, onchange) {
   return [el("label", {class: "field"}, el("span", {}, label), select), select];
 }
 
+// An open list of options stays open where they are the same.
 function setOptions(select, options, chosen) {
-  fill(select, options.map(([value, text]) => el("option", {value}, text)));
+  const isSame = options.length === select.options.length &&
+      options.every(
+          ([value, text], i) =>
+              select.options[i].value === String(value) && select.options[i].textContent === text);
+  if (!isSame) fill(select, options.map(([value, text]) => el("option", {value}, text)));
   select.value = String(chosen);
 }
 

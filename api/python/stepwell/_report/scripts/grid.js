@@ -57,12 +57,26 @@ class Grid {
     const down = this.sort && this.sort.key === column.key ? !this.sort.down : !column.text;
     this.sort = {key: column.key, down};
     this.setRows(this.rows, false);
-    this.head.querySelector(`[data-key="${column.key}"] button`).focus();
   }
 
   draw() {
     const columns = this.columns;
     this.box.style.setProperty("--columns", columns.map(({width}) => width || "1fr").join(" "));
+    this.drawHead(columns);
+    this.box.setAttribute("aria-rowcount", this.rows.length + 1);
+    this.box.setAttribute("aria-colcount", columns.length);
+    this.body.style.height = `${this.rows.length * ROW_PX}px`;
+    this.box.style.maxHeight = `${(this.rowsMax + 1) * ROW_PX + 12}px`;
+    this.none.hidden = this.rows.length > 0;
+    this.box.hidden = this.rows.length === 0;
+    this.drawRows();
+  }
+
+  // What has the focus has it afterwards, too: a live page draws itself anew every few seconds.
+  drawHead(columns) {
+    const focused = this.head.contains(document.activeElement) ?
+        document.activeElement.parentElement.dataset.key :
+        null;
     fill(this.head, columns.map((column) => {
       const sorted = this.sort && this.sort.key === column.key;
       const text = el("span", {}, column.label);
@@ -82,13 +96,8 @@ class Grid {
                     sorted ? (this.sort.down ? " ▾" : " ▴") : "")) :
               text);
     }));
-    this.box.setAttribute("aria-rowcount", this.rows.length + 1);
-    this.box.setAttribute("aria-colcount", columns.length);
-    this.body.style.height = `${this.rows.length * ROW_PX}px`;
-    this.box.style.maxHeight = `${(this.rowsMax + 1) * ROW_PX + 12}px`;
-    this.none.hidden = this.rows.length > 0;
-    this.box.hidden = this.rows.length === 0;
-    this.drawRows();
+    const button = focused && this.head.querySelector(`[data-key="${focused}"] button`);
+    if (button) button.focus();
   }
 
   drawRows() {

@@ -4,18 +4,17 @@
 const LEAF_CHARTS = [
   ["Norm", (leaf) => [{name: "norm", values: statisticRow("norm", leaf)}], formatShort, {}],
   [
-    "Minimum, mean, maximum",
+    "Range",
     (leaf) => ["max", "mean", "min"].map((name) => ({name, values: statisticRow(name, leaf)})),
     formatShort, {}
   ],
   [
-    "Share changed since the step before",
+    "Changed since the step before",
     (leaf) => [{name: "changed", values: statisticRow("changed", leaf)}], shareText, {zero: true}
   ],
   [
-    "Elements that are not finite",
-    (leaf) => [{name: "not finite", values: statisticRow("nonfinite", leaf)}], numberText,
-    {zero: true}
+    "Not finite", (leaf) => [{name: "not finite", values: statisticRow("nonfinite", leaf)}],
+    numberText, {zero: true}
   ],
 ];
 

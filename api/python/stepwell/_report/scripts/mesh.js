@@ -20,7 +20,7 @@ function axesOf(sharding) {
 
 function shardingBrief(leaf) {
   const axes = axesOf(shardingOf(leaf));
-  if (!axes) return shardingOf(leaf) ? nameOf(shardingOf(leaf).text, 40) : "";
+  if (!axes) return "";
   const parts = axes.split.map((names) => (names.length ? names.join("+") : "·"));
   while (parts.length && parts[parts.length - 1] === "·") parts.pop();
   return parts.length ? nameOf(`(${parts.join(", ")})`, 40) :

@@ -33,7 +33,12 @@ function cutName(text, longest = NAME_MAX) {
 
 const UNKNOWN = "not known";
 const formatCount = d3.format(",");
-const formatShort = d3.format(".5~g");
+
+// Five digits; a power of ten where many zeros would stand before or behind them.
+function formatShort(value) {
+  const size = Math.abs(value);
+  return d3.format(size !== 0 && (size < 1e-3 || size >= 1e7) ? ".4~e" : ".5~g")(value);
+}
 
 // The document has null for what is not known, and text for what is no finite number.
 function isNumber(value) {

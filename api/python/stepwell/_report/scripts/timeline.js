@@ -71,6 +71,15 @@ const timeline = {
   draw() {
     const names = Object.keys(app.document.metrics || {});
     if (!this.chosen) this.chosen = new Set(names.slice(0, METRICS_AT_FIRST));
+    const asText = JSON.stringify(names);
+    if (asText !== this.names) this.drawMetrics(names);
+    this.names = asText;
+    this.drawCharts(names);
+    this.showRange();
+    this.showStep();
+  },
+
+  drawMetrics(names) {
     fill(this.metrics, el("legend", {class: "unseen"}, "Metrics"), names.map((name) => {
       const box = toggle("", this.chosen.has(name), (on) => {
         if (on)
@@ -83,9 +92,6 @@ const timeline = {
       return box;
     }));
     this.metrics.hidden = !names.length;
-    this.drawCharts(names);
-    this.showRange();
-    this.showStep();
   },
 
   // A chart that stays is told of the new values, so that what it has in focus stays there, too.

@@ -83,7 +83,7 @@ const tree = {
     this.grid = new Grid({
       label: "Leaves",
       rowsMax: 26,
-      columns: this.columns(),
+      columns: [],
       empty: "No leaf matches.",
       tree: (row) => ({
         level: row.level,
@@ -108,33 +108,37 @@ const tree = {
     app.on("leaf", () => this.grid.drawRows());
   },
 
+  // Where no array was on a mesh, there is no sharding to tell apart.
   columns() {
+    const {shardings, leaves} = app.document;
+    const meshes = (shardings || []).map((each) => axesOf(each) !== null);
+    const isSharded = (leaves.sharding || []).some((each) => meshes[each]);
     const size = (key, label) =>
-        ({key, label, width: "80px", align: "right", cell: (row) => bytesText(row[key])});
+        ({key, label, width: "90px", align: "right", cell: (row) => bytesText(row[key])});
     return [
       {
         key: "name",
         label: "Name",
-        width: "minmax(180px, 1fr)",
+        width: "minmax(150px, 1fr)",
         header: true,
         cell: (row) => this.name(row)
       },
       {
         key: "type",
         label: "Type",
-        width: "minmax(100px, 150px)",
+        width: "152px",
         cell: (row) =>
             (row.leaf < 0 ? el("span", {class: "quiet"}, countText(row.leaves, "leaf", "leaves")) :
                             nameOf(typeOf(row.leaf), 60))
       },
-      {...size("logical", "Size"), cell: (row) => this.size(row)},
-      size("stored", "Stored"),
-      {
+      {...size("logical", "Size"), cell: (row) => this.size(row)}, size("stored", "Stored"),
+      ...(isSharded ? [{
         key: "sharding",
         label: "Sharding",
         width: "104px",
         cell: (row) => (row.leaf < 0 ? "" : shardingBrief(row.leaf))
-      },
+      }] :
+                      [])
     ];
   },
 
@@ -165,6 +169,7 @@ const tree = {
     this.components = same ? this.components : leaves.path.map(componentsOf);
     this.top = leafTree(leaves);
     if (!this.opened) this.openFirst();
+    this.grid.columns = this.columns();
     this.filter(true);
   },
 
@@ -252,5 +257,5 @@ const tree = {
 function typeOf(leaf) {
   const {dtype, shape, kind} = app.document.leaves;
   if (!shape[leaf]) return kind[leaf] || UNKNOWN;
-  return `${dtype[leaf] || kind[leaf]}[${shape[leaf].map(formatCount).join(", ")}]`;
+  return `${dtype[leaf] || kind[leaf]}[${shape[leaf].join(", ")}]`;
 }
