@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -195,6 +196,28 @@ def test_signals_wait_until_a_command_that_starts_is_known(number: signal.Signal
             os.kill(os.getpid(), number)
     finally:
         signal.signal(number, before)
+
+
+def test_ctrl_c_while_a_command_starts(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+                                       ) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    library = types.SimpleNamespace(Popen=Interrupted, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("stepwell._program.bisect.subprocess", library)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    try:
+        text = error("bisect", store, "--good", 0, "--bad", 190, "--", "sleep", 1000, status=130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "interrupted; --good 0 --bad 190 goes on from here" in text
+    (process,) = started
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -41,6 +41,11 @@ def store(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "run"
 
 
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def rows(text: str) -> dict[str, str]:
     """The names and texts of a picture."""
     return {name: value for name, value in re.findall(r"(?m)^(\S+) +(.+)$", text)}
@@ -81,7 +86,6 @@ def test_a_look_is_what_the_store_says(store: pathlib.Path) -> None:
 
 
 def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
     look = document("top", store)
     text = ok("top", store)
     assert text == "".join([line.rstrip() + "\n" for line in text.splitlines()])
