@@ -82,7 +82,8 @@ def test_a_look_is_what_the_store_says(store: pathlib.Path) -> None:
     assert look["metrics"]["odd"][1:4] == [-4.0, "NaN", -14.0]
     assert look["space"] == stats["space"]
     assert 0 < look["disk"]["free_bytes"] < look["disk"]["total_bytes"]
-    assert look["writer"] is None and look["readers"] == [] and look["problems"] == []
+    assert look["writer"] == {"running": False, "process": None}
+    assert look["readers"] == [] and look["problems"] == []
 
 
 def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_a_writer_and_a_reader_that_is_behind(tmp_path: pathlib.Path) -> None:
             for step in (1, 2, 3):
                 writer.save(step, {"x": np.arange(100_000) + step}).result()
             look = document("top", tmp_path / "run")
-            assert look["writer"] == {"process": os.getpid()}
+            assert look["writer"] == {"running": True, "process": os.getpid()}
             (pin,) = look["readers"]
             assert pin["behind"] == 3 and f"process {reader.pid}" in pin["text"]
             shown = rows(ok("top", tmp_path / "run"))
@@ -163,6 +164,20 @@ def test_steps_that_are_deleted_meanwhile_count_for_the_rate(tmp_path: pathlib.P
             assert look["newest"]["step"] == [*range(40, 100)]
             writer.save(98, {"x": 0}, if_exists="replace").result()
             assert looks.look()["newest"]["step"] == [*range(41, 100), 98]
+
+
+def test_a_pushed_run_does_not_know_all(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for step in (30, 40):
+        ok("push", "--layout", "stepwell", store, step, tmp_path / "place")
+    look = document("top", tmp_path / "place")
+    assert look["latest"]["step"] == 40 and look["newest"]["step"] == [30, 40]
+    assert look["writer"] is None and look["space"] is None
+    shown = rows(ok("top", tmp_path / "place"))
+    assert shown["loss"] == "█▁ 0.0243902, from 0.0243902 to 0.0322581"
+    assert "writer" not in shown and "space" not in shown
+    with stepwell.open(tmp_path / "place", mode="r") as reader:
+        html = reader._repr_html_()
+    assert "2, from 30 to 40" in html and "<td>space</td>" not in html
 
 
 def test_bad_arguments(store: pathlib.Path) -> None:

@@ -45,7 +45,9 @@ def _overview(store: OpenStore, summaries: list[StepSummary]) -> str:
             ("tainted", [f"{each.step} ({each.taint})" for each in summaries if each.taint])):
         if steps:
             rows.append((name, _listed(steps)))
-    rows.append(("space", _space(store._backend.stats().space)))
+    space = store._backend.stats().space
+    if space.total_bytes:  # else it is a pushed run, which does not know
+        rows.append(("space", _space(space)))
     rows += [("problem", problem) for problem in store._backend.recovery().problems[:_LISTED_MAX]]
     if not store._backend.collective_reads:  # this process alone is asked
         rows += _metric_rows(metrics_of_all(store._backend))

@@ -72,7 +72,7 @@ class Looks:
                        "logical_bytes": [each.logical_bytes for each in newest],
                        "owned_bytes": [each.owned_bytes for each in newest]},
             "metrics": _columns(newest),
-            "space": stats["space"],
+            "space": stats["space"] if stats["space"]["total_bytes"] else None,  # of a pushed run
             "disk": _disk(self._store.path),
             "writer": _writer(self._store.path),
             "readers": [{"text": text, "behind": _behind(text, records)}
@@ -152,8 +152,8 @@ def _disk(path: str) -> dict[str, int] | None:
 
 
 def _writer(path: str) -> dict[str, Any] | None:
-    """Which process has the store open for writing; None where none has, or it cannot be seen. It
-    asks for the lock, and takes none."""
+    """Whether a process has the store open for writing, and which. None where that cannot be seen,
+    as of a pushed run. It asks for the lock, and takes none."""
     file = os.path.join(path, "LOCK")
     try:
         held = read_small(file, _HOLDER_BYTES_MAX, follow=False)
@@ -168,9 +168,9 @@ def _writer(path: str) -> dict[str, Any] | None:
     except (OSError, Error):
         return None
     if struct.unpack(_FLOCK, lock)[0] == fcntl.F_UNLCK:
-        return None
+        return {"running": False, "process": None}
     process = re.match(rb"pid=(\d{1,10}) ", held)
-    return {"process": int(process[1]) if process else None}
+    return {"running": True, "process": int(process[1]) if process else None}
 
 
 def _behind(pin: str, records: list[_stepwell.StepRecord]) -> int | None:

@@ -182,8 +182,9 @@ def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]
         yield "verified", f"step {look['last_verified']} is the highest that was verified"
     yield from _space(look)
     writer = look["writer"]
-    yield "writer", "no process" if writer is None else (
-        "a process" if writer["process"] is None else f"process {writer['process']}")
+    if writer is not None:
+        process = "a process" if writer["process"] is None else f"process {writer['process']}"
+        yield "writer", process if writer["running"] else "no process"
     for reader in look["readers"]:
         yield "reader", printable(reader["text"]) + (
             "" if reader["behind"] is None else f", {counted(reader['behind'], 'step')} behind")
@@ -193,12 +194,13 @@ def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]
 
 def _space(look: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     space, disk = look["space"], look["disk"]
-    text = (f"{format_bytes(space['total_bytes'])}: {format_bytes(space['live_bytes'])} live, "
-            f"{format_bytes(space['dead_bytes'])} dead, "
-            f"{format_bytes(space['reserved_bytes'])} reserved")
-    if space["pinned_by_readers_bytes"]:
-        text += f", {format_bytes(space['pinned_by_readers_bytes'])} kept by readers"
-    yield "space", text
+    if space is not None:
+        text = (f"{format_bytes(space['total_bytes'])}: {format_bytes(space['live_bytes'])} live, "
+                f"{format_bytes(space['dead_bytes'])} dead, "
+                f"{format_bytes(space['reserved_bytes'])} reserved")
+        if space["pinned_by_readers_bytes"]:
+            text += f", {format_bytes(space['pinned_by_readers_bytes'])} kept by readers"
+        yield "space", text
     if disk is not None:
         yield "disk", (f"{format_bytes(disk['free_bytes'])} free of "
                        f"{format_bytes(disk['total_bytes'])}")
