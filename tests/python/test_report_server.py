@@ -17,6 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
@@ -124,6 +125,28 @@ def test_a_run_that_grows(path: pathlib.Path, serve: Callable[..., Server]) -> N
         document_with(server, lambda made: made["steps"]["number"] == [1, 2])
 
 
+def test_steps_that_go_while_they_are_looked_at(path: pathlib.Path, serve: Callable[..., Server]
+                                                ) -> None:
+    with stepwell.open(path, keep=stepwell.policy.LatestN(2), statistics=True) as store:
+        store.save(0, {"w": noise(40, 40)}).result()
+        server = serve(path)
+        with ThreadPoolExecutor(3) as pool:
+            saved = pool.submit(lambda: [store.save(step, {"w": noise(40, 40, seed=step)}).result()
+                                         for step in range(1, 300)])
+            while not saved.done():
+                made = server.get("/document.json")
+                assert len(made["steps"]["number"]) <= 3 and made["health"]["damaged"] == []
+                for step in made["steps"]["number"]:
+                    try:
+                        found = server.get("/leaf", step=step, path="w", bins=3)
+                    except urllib.error.HTTPError as error:
+                        assert error.code == 404
+                        error.close()
+                    else:
+                        check_histogram(found["histogram"], noise(40, 40, seed=step), 3)
+            saved.result()
+
+
 def test_the_page(filled: pathlib.Path, serve: Callable[..., Server]) -> None:
     server = serve(filled)
     with server.open("/") as response:
@@ -221,8 +244,6 @@ def test_damage(path: pathlib.Path, serve: Callable[..., Server]) -> None:
 
 
 def test_many_ask_at_once(filled: pathlib.Path, serve: Callable[..., Server]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     server = serve(filled)
     with ThreadPoolExecutor(16) as pool:
         documents_ = [*pool.map(lambda _: server.get("/document.json")["made"], range(40))]
