@@ -145,13 +145,27 @@ std::string LinesText(const std::vector<Line>& lines) {
 struct LsArguments : StoreArguments {
   std::vector<std::string> options;  // for the library that opens a URL
   size_t last = 0;                   // 0: all
+  bool wide = false;
 };
 
 Result<CommandResult> ListPushed(const LsArguments& arguments, bool json) {
+  if (arguments.wide) {
+    return InvalidArgumentError("--wide is for stores; what was pushed is listed without metrics");
+  }
   std::vector<std::string> words = {"ls", "--last", std::to_string(arguments.last)};
   for (const std::string& option : arguments.options) words.push_back("--option=" + option);
   if (json) words.emplace_back("--json");
   words.insert(words.end(), {"--", arguments.store});
+  return RunPython(std::move(words));
+}
+
+// Prints the table; the Python package draws the lines of bars below it, as it does for top.
+Result<CommandResult> PrintWide(const LsArguments& arguments, const Invocation& invocation,
+                                const std::string& table) {
+  STEPWELL_RETURN_IF_ERROR(WriteStdout(table));
+  std::vector<std::string> words = {"ls-wide", "--last", std::to_string(arguments.last)};
+  if (invocation.untrusted) words.emplace_back("--untrusted");
+  words.insert(words.end(), {"--", StoreWithin(arguments.store)});
   return RunPython(std::move(words));
 }
 
@@ -201,6 +215,10 @@ Result<CommandResult> RunLs(const LsArguments& arguments, Invocation* invocation
     return outcome;
   }
   outcome.text = LinesText(lines);
+  if (arguments.wide) {
+    STEPWELL_RETURN_IF_ERROR(store.Close());
+    return PrintWide(arguments, *invocation, outcome.text);
+  }
   return outcome;
 }
 
@@ -220,6 +238,8 @@ void AddLs(CLI::App* program, Invocation* invocation) {
   command->add_option("-n,--last", arguments->last, "only the N highest steps")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  command->add_flag("--wide", arguments->wide,
+                    "below the table sizes, intervals and each metric over the steps, as bars");
 }
 
 }  // namespace stepwell::cli

@@ -59,6 +59,7 @@ struct StoreArguments {
 };
 
 // Each declares a command of `program`; when that is what is parsed, `invocation->run` is it.
+void AddBisect(CLI::App* program, Invocation* invocation);
 void AddBranch(CLI::App* program, Invocation* invocation);
 void AddBranches(CLI::App* program, Invocation* invocation);
 void AddCat(CLI::App* program, Invocation* invocation);
@@ -84,6 +85,7 @@ void AddRm(CLI::App* program, Invocation* invocation);
 void AddServe(CLI::App* program, Invocation* invocation);
 void AddShow(CLI::App* program, Invocation* invocation);
 void AddStats(CLI::App* program, Invocation* invocation);
+void AddTop(CLI::App* program, Invocation* invocation);
 void AddUnpin(CLI::App* program, Invocation* invocation);
 void AddTaint(CLI::App* program, Invocation* invocation);
 void AddRollback(CLI::App* program, Invocation* invocation);

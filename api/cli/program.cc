@@ -45,6 +45,8 @@ constexpr Command kCommands[] = {
     {AddDiff, "stepwell diff run1 800 900 params"},
     {AddHistory, "stepwell history run1 params/head/bias --steps 100:200"},
     {AddDigest, "stepwell digest run1 900 params"},
+    {AddTop, "stepwell top run1"},
+    {AddBisect, "stepwell bisect run1 --good 100 --bad 900 -- python evaluate.py {run} {step}"},
     {AddReport, "stepwell report run1 -o run1.html"},
     {AddServe, "stepwell serve run1"},
     {AddExplain, "stepwell explain run1 900 --mesh data=2,model=4 --spec 'params/**=(model,data)'"},

@@ -263,9 +263,9 @@ def test_doctor_of_what_is_no_directory(tmp_path: pathlib.Path) -> None:
 # ---- completion ---------------------------------------------------------------------------------
 
 COMMANDS = (
-    "ls show cat diff history digest verify stats explain export patch mirror retention rm "
-    "pin unpin taint untaint rollback reclaim repair import push pull branch branches doctor "
-    "completion"
+    "ls show cat diff history top bisect digest report serve verify stats explain export patch "
+    "mirror retention rm pin unpin taint untaint rollback reclaim repair import push pull branch "
+    "branches doctor completion"
 ).split()
 
 
@@ -300,10 +300,9 @@ def bash_completes(line: str, directory: pathlib.Path) -> list[str]:
 def test_bash_completion(store: pathlib.Path) -> None:
     directory = store.parent
     (directory / "file").write_text("")
-    assert sorted(bash_completes("stepwell ", directory)) == sorted(
-        [*COMMANDS, "--help", "--version"]
-    )
-    assert bash_completes("stepwell re", directory) == ["retention", "reclaim", "repair"]
+    every = [*COMMANDS, "--help", "--version"]
+    assert sorted(bash_completes("stepwell ", directory)) == sorted(every)
+    assert bash_completes("stepwell rec", directory) == ["reclaim"]
     assert bash_completes("stepwell ls ", directory) == ["run"]
     assert bash_completes("stepwell show run ", directory) == ["latest", "1", "2", "10"]
     assert bash_completes("stepwell show run 1", directory) == ["1", "10"]
@@ -319,6 +318,8 @@ def test_bash_completion(store: pathlib.Path) -> None:
     assert bash_completes("stepwell cat --slice 0 run ", directory)[0] == "latest"
     assert bash_completes("stepwell push run ", directory)[0] == "latest"
     assert bash_completes("stepwell push --follow run ", directory) == ["run"]
+    assert bash_completes("stepwell bisect run --good ", directory) == ["latest", "1", "2", "10"]
+    assert "sleep" in bash_completes("stepwell bisect run --good 1 --bad 2 -- sle", directory)
     assert bash_completes("stepwell completion ", directory) == ["bash", "fish", "zsh"]
     for command in COMMANDS:
         assert options_of(command) <= set(bash_completes(f"stepwell {command} -", directory))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import stepwell
 from program import PROGRAM, document, error, ok
-from stepwell._program.history import sparkline
+from stepwell._program.sparkline import sparkline
 
 
 @pytest.fixture

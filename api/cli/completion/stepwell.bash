@@ -79,6 +79,7 @@ _stepwell() {
           if (!seen[word]++) print word
         }')
       ;;
+    CMD) mapfile -t COMPREPLY < <(compgen -c -- "$current" | sort -u) ;;
     SHELL) COMPREPLY=($(compgen -W 'bash fish zsh' -- "$current")) ;;
   esac
 }

@@ -86,6 +86,8 @@ function __stepwell_complete
                     word = ENVIRON["HAVE"] (level ? substr(rest, 1, level) : rest)
                     if (!seen[word]++) print word
                 }'
+        case CMD
+            complete -C "$current"
         case SHELL
             string join \n bash fish zsh
     end

@@ -77,6 +77,7 @@ _stepwell() {
           if (!seen[word]++) print word
         }')"}
       ;;
+    CMD) _command_names ;;
     SHELL) compadd bash fish zsh ;;
   esac
 }

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import stepwell
 from stepwell._display import format_bytes
-from stepwell._program import cat, diff, history, push_follow, report, serve
+from stepwell._program import (bisect, cat, diff, history, over_steps, push_follow, report,
+                               serve, top)
 from stepwell._text import counted
 
 _SCHEMA = 1
@@ -54,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="stepwell", description="Commands that need Python's libraries.")
     parser.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
     commands = parser.add_subparsers(dest="command", required=True,
-                                      metavar="cat|diff|history|digest|report|serve|patch|push|"
+                                      metavar="cat|diff|history|digest|top|bisect|report|serve|"
+                                              "patch|push|"
                                               "pull|ls|rm|import|branch|branches")
     show = commands.add_parser("cat", help="print arrays and values")
     show.add_argument("store", metavar="STORE")
@@ -83,6 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     content.add_argument("store", metavar="STORE")
     content.add_argument("step", metavar="STEP", nargs="?", default="latest")
     content.add_argument("path", metavar="PATH", nargs="?", default="")
+    watch = commands.add_parser("top", help="how a store does, live")
+    watch.add_argument("store", metavar="STORE")
+    watch.add_argument("--interval", metavar="S", type=float, default=1.0)
+    watch.add_argument("--once", action="store_true")
+    turning = commands.add_parser("bisect", help="find the step from which on a command fails")
+    turning.add_argument("store", metavar="STORE")
+    turning.add_argument("--good", metavar="STEP", required=True)
+    turning.add_argument("--bad", metavar="STEP", required=True)
+    turning.add_argument("--export", metavar="orbax|none", choices=("orbax", "none"))
+    turning.add_argument("--word", action="append", default=[], help="one of the command, behind :")
+    wide = commands.add_parser("ls-wide", help="sizes, times and metrics over the steps, as bars")
+    wide.add_argument("store", metavar="STORE")
+    wide.add_argument("--last", metavar="N", type=int, default=0, help="0: all")
     page = commands.add_parser("report", help="write a page of a run")
     page.add_argument("store", metavar="STORE")
     page.add_argument("--output", metavar="FILE")
@@ -91,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     live.add_argument("store", metavar="STORE")
     live.add_argument("--host", metavar="ADDRESS", default="127.0.0.1")
     live.add_argument("--port", metavar="PORT", type=int, default=0, help="0: a free one")
-    for command in (show, compare, over_time, content, page, live):
+    for command in (show, compare, over_time, content, watch, turning, wide, page, live):
         command.add_argument("--untrusted", action="store_true")
     patch = commands.add_parser("patch", help="write what changed between two steps")
     patch.add_argument("store", metavar="STORE")
@@ -151,8 +166,8 @@ def _parser() -> argparse.ArgumentParser:
                              help="for the library that opens the URL: region=eu-west-1")
     for command in (push, pull):
         command.add_argument("--work-dir", metavar="DIR")
-    for command in (show, compare, over_time, content, page, live, patch, push, pull, ls, rm,
-                    take, branch, branches):
+    for command in (show, compare, over_time, content, watch, turning, wide, page, live, patch,
+                    push, pull, ls, rm, take, branch, branches):
         command.add_argument("--json", action="store_true")
     return parser
 
@@ -336,7 +351,14 @@ def _digest(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {"store": given.store, "step": step, "path": given.path, "digest": found}, f"{found}\n"
 
 
+def _bisect(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    given.good, given.bad = _number(given.good), _number(given.bad)
+    given.word = [word[1:] for word in given.word]  # behind the colon
+    return bisect.run(given)
+
+
 _COMMANDS = {"cat": _cat, "diff": _diff, "history": history.run, "digest": _digest,
+             "top": top.run, "bisect": _bisect, "ls-wide": over_steps.run,
              "report": report.run, "serve": serve.run, "patch": _patch, "push": _push,
              "pull": _pull, "ls": _ls, "rm": _rm,
              "import": _import, "branch": _branch, "branches": _branches}
@@ -380,8 +402,9 @@ def _run(given: Sequence[str]) -> int:
             if isinstance(error, kind):
                 return _fail(str(error), code, status, given)
         return _fail(f"{type(error).__name__}: {error}", "error", 1, given)
-    except KeyboardInterrupt:
-        return _fail("interrupted; the same again goes on where it was", "cancelled", 130, given)
+    except KeyboardInterrupt as interrupt:
+        return _fail(str(interrupt) or "interrupted; the same again goes on where it was",
+                     "cancelled", 130, given)
 
 
 def run(given: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import SupportsIndex, TypeVar
 
 from ._backend.changes import LeafDifference
-from ._display import ROWS_MAX, format_bytes
+from ._display import ROWS_MAX, format_bytes, html_table
 from ._lifetime import OpenStore
 from ._load.source import Source
 from ._pytree.keys import key_of
@@ -86,14 +87,41 @@ class Changed:
         """True if no leaf was added, removed or changed."""
         return not (self.added or self.removed or self.changed)
 
+    def _head(self) -> str:
+        return (f"step {self.a} -> step {self.b}: {len(self.changed):,} changed, "
+                f"{len(self.added):,} added, {len(self.removed):,} removed, "
+                f"{self.unchanged:,} unchanged")
+
+    def _repr_html_(self) -> str:
+        """The largest changes first."""
+        leaves: list[tuple[int, str, PathLike, LeafInfo | ChangedLeaf]] = [
+            *[(info.nbytes, "added", path, info) for path, info in self.added.items()],
+            *[(info.nbytes, "removed", path, info) for path, info in self.removed.items()],
+            *[(leaf.nbytes_changed, "changed", path, leaf) for path, leaf in self.changed.items()]]
+        rows = [_html_row(*each)
+                for each in heapq.nlargest(ROWS_MAX, leaves, key=lambda each: each[0])]
+        if len(leaves) > ROWS_MAX:
+            rows.append((f"… {len(leaves) - ROWS_MAX:,} more, none larger", "", "", "", ""))
+        return html_table(self._head(), ("", "path", "type", "chunks", "size"), rows, cut=False)
+
     def __repr__(self) -> str:
         rows = [f"  - {path or '(the state)'}  {info}" for path, info in self.removed.items()]
         rows += [f"  + {path or '(the state)'}  {info}" for path, info in self.added.items()]
         rows += [f"  ~ {leaf}" for leaf in self.changed.values()]
-        head = (f"step {self.a} -> step {self.b}: {len(self.changed):,} changed, "
-                f"{len(self.added):,} added, {len(self.removed):,} removed, "
-                f"{self.unchanged:,} unchanged")
-        return "\n".join([head, *lines_of(rows, ROWS_MAX, str)])
+        return "\n".join([self._head(), *lines_of(rows, ROWS_MAX, str)])
+
+
+def _html_row(nbytes: int, what: str, path: PathLike, leaf: LeafInfo | ChangedLeaf
+              ) -> tuple[str, str, str, str, str]:
+    chunks = ""
+    if isinstance(leaf, ChangedLeaf):
+        before, after = str(leaf.before), str(leaf.after)
+        kind = after if before == after else f"{before} -> {after}"
+        if leaf.chunks:
+            chunks = f"{leaf.chunks_changed:,} of {leaf.chunks:,}"
+    else:
+        kind = str(leaf)
+    return what, str(path or "(the state)"), kind, chunks, format_bytes(nbytes)
 
 
 def changed(self: OpenStore, a: SupportsIndex, b: SupportsIndex, path: PathLike | None = None, *,

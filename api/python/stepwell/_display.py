@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from ._text import printable
+
 ROWS_MAX, END = 40, 20  # rows of a table, and of its beginning and end where there are more
+TEXT_MAX = 300  # characters of a cell
 
 
 def escaped(text: str) -> str:
@@ -18,16 +21,32 @@ def escaped(text: str) -> str:
     return html.escape(text)
 
 
+class Html(str):
+    """A cell that is HTML already; all others are text."""
+
+
+def shown(text: str) -> str:
+    """At most TEXT_MAX characters of a text, without what a page might obey."""
+    short = printable(text[:TEXT_MAX + 1])
+    return short if len(short) <= TEXT_MAX else short[:TEXT_MAX] + "…"
+
+
+def html_note(text: str) -> str:
+    """A paragraph, where there is no table to show."""
+    return f"<p>{escaped(shown(text))}</p>"
+
+
 def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]],
                cut: bool = True) -> str:
-    """All texts are escaped. `cut`: of more than ROWS_MAX rows the first and the last are shown."""
-    shown = [*map(_row, rows)] if not cut or len(rows) <= ROWS_MAX else [
+    """All texts are escaped, and those of cells cut. `cut`: of more than ROWS_MAX rows the first
+    and the last are shown."""
+    body = [*map(_row, rows)] if not cut or len(rows) <= ROWS_MAX else [
         *map(_row, rows[:END]),
         f'<tr><td colspan="{len(header)}">… {len(rows) - 2 * END:,} more</td></tr>',
         *map(_row, rows[-END:])]
     head = "".join([f"<th>{escaped(text)}</th>" for text in header])
-    return (f"<table><caption>{escaped(caption)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(shown)}</tbody></table>")
+    return (f"<table><caption>{escaped(shown(caption))}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>")
 
 
 def format_bytes(count: int) -> str:
@@ -73,4 +92,8 @@ def treescope_dict(kind: type, below: Mapping[Any, Any], path: str | None, subtr
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"<tr>{''.join([f'<td>{escaped(cell)}</td>' for cell in cells])}</tr>"
+    return f"<tr>{''.join([f'<td>{_cell(cell)}</td>' for cell in cells])}</tr>"
+
+
+def _cell(text: str) -> str:
+    return text if isinstance(text, Html) else escaped(shown(text))

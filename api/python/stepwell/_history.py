@@ -16,6 +16,7 @@ from ._lifetime import OpenStore
 from ._load.slicing import BATCH_BYTES, Index, axes_of, boxes_of, read_slice
 from ._load.source import in_batches
 from ._load.specs import concrete, jax_here
+from ._over_time import html_over_time, plot_over_time
 from ._pytree.records import ARRAY, VALUE, PathLike, array_text
 from ._pytree.sharding import transfers_allowed
 from ._runtime.arguments import STEP_MAX, check_path, step_number, step_numbers
@@ -44,6 +45,21 @@ class History(NamedTuple):
 
     steps: tuple[int, ...]
     values: Any
+
+    def plot(self, *names: str, ax: Any = None, **options: Any) -> Any:
+        """Draws it over the steps with matplotlib, which must be installed (ImportError), and
+        returns the `matplotlib.axes.Axes`.
+
+        names: what is drawn, a line each. A number has "value", an array "min", "mean", "max" and
+            "norm" of each step (of complex numbers those of the magnitudes), and statistics also
+            "nonfinite" and "changed". None: the value, or min, mean and max.
+        ax: the Axes to draw on; None: the current one (`matplotlib.pyplot.gca()`).
+        options: those of `Axes.plot`, such as `color` or `marker`.
+        """
+        return plot_over_time(self.steps, self.values, names, ax, options)
+
+    def _repr_html_(self) -> str:
+        return html_over_time(self.steps, self.values)
 
 
 def history(self: OpenStore, path: PathLike | None, steps: Steps = None,

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, cast
 from . import _stepwell
 from ._backend.backend import Backend, MakeCore, OneProcess
 from ._deciding import Decider
-from ._display import END, ROWS_MAX, commit_time, escaped, format_bytes, html_table
 from ._distributed.coordinator import coordinator_for
 from ._handle import Closed, Pending, SaveHandle, Tracked
 from ._load.handle import LoadHandle
@@ -129,30 +128,6 @@ class OpenStore(NotCopied):
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("read-only" if self.read_only else "open")
         return f"<stepwell store {self.path!r}, {state}>"
-
-    def _repr_html_(self) -> str:
-        if self._closed or self._generation != service.generation:
-            return f"<p>{escaped(repr(self))}</p>"
-        summaries = self._backend.steps()
-        left_out = range(END, len(summaries) - END) if len(summaries) > ROWS_MAX else range(0)
-        rows = [(str(each.step), *(("", "", "") if number in left_out else self._facts(each.step)),
-                 "yes" if each.pinned else "", each.taint) for number, each in enumerate(summaries)]
-        return html_table(f"{self!r}: {counted(len(rows), 'step')}",
-                          ("step", "committed", "size", "metrics", "pinned", "tainted"), rows)
-
-    def _facts(self, step: int) -> tuple[str, str, str]:
-        """When a step was committed, its size and its metrics, for people."""
-        if self._backend.collective_reads:  # this process alone is asked
-            return "", "", ""
-        try:
-            reader = self._backend.source(step, self._check_open, self._account).reader
-            metrics = json_of(reader.metrics_json or "{}", "what it says of its metrics")
-        except Error as error:
-            return "", type(error).__name__, ""
-        shown = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
-                 for name, value in metrics.items()] if isinstance(metrics, dict) else []
-        return (f"{commit_time(reader.time_ns):%Y-%m-%d %H:%M:%S} UTC",
-                format_bytes(reader.logical_bytes), ", ".join(shown))
 
     def _check_fork(self) -> None:
         if self._generation != service.generation:

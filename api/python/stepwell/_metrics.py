@@ -25,6 +25,18 @@ def metrics_of_all(backend: Backend) -> dict[int, Any]:
             for step, text in texts.items()}
 
 
+def numbers_in(metrics: Any) -> dict[str, float]:
+    """Those of a step's metrics that are numbers, also such as are not finite."""
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            try:
+                numbers[name] = float(value)
+            except OverflowError:
+                numbers[name] = math.inf if value > 0 else -math.inf
+    return numbers
+
+
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction,
             steps: Container[int]) -> int | None:
     """Finds the best of `steps`, as the policy BestN ranks them: of equal values the higher step is

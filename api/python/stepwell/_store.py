@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, SupportsIndex, cast
 
-from . import (_branch, _changed, _digest, _draft, _follow, _history, _stepwell, _tainting,
-               _update)
+from . import (_branch, _changed, _digest, _draft, _follow, _history, _overview, _stepwell,
+               _tainting, _update)
 from ._display import Numbers
 from ._handle import SaveHandle
 from ._interop import checkpoint_import
@@ -256,6 +256,8 @@ def open_unpublished(path: str, codec: str, staging_bytes: int | None) -> Store:
 
 class Store(Loading):
     """A checkpoint store; made by `stepwell.open`. Thread-safe. A context manager that closes."""
+
+    _repr_html_ = _overview.repr_html
 
     def _settle(self) -> None:
         super()._settle()

@@ -20,6 +20,14 @@ def brief(value: Any) -> str:
     return with_article(type(value).__name__)
 
 
+def printable(text: str) -> str:
+    """On one line, with escapes for what a terminal or a page might obey."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
+                    for c in text])
+
+
 def with_article(noun: str) -> str:
     """ "a dict", "an object"."""
     return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"  # a uint8, a UserDict

@@ -16,7 +16,7 @@ import numpy as np
 from . import _stepwell
 from ._display import END as _END
 from ._display import ROWS_MAX as _WHOLE_MAX
-from ._display import commit_time, escaped, format_bytes, html_table, treescope_dict
+from ._display import commit_time, format_bytes, html_note, html_table, treescope_dict
 from ._load.commit import CommittedStep, commit_of
 from ._load.slicing import Index, read_slice
 from ._load.source import Source
@@ -31,7 +31,7 @@ from ._runtime.service import NotCopied
 from ._stepwell import (ChangedCount, Record, Row, Selection, StepTree, ValueType, Wanted,
                         decode_value)
 from ._text import counted
-from .errors import AmbiguousPathError, InvalidArgumentError, PathNotFoundError
+from .errors import AmbiguousPathError, Error, InvalidArgumentError, PathNotFoundError
 
 T = TypeVar("T")
 
@@ -330,8 +330,11 @@ class NodeView(NotCopied, Mapping[PathLike | int, Any]):
         return treescope_dict(type(self), self, path, subtree_renderer)
 
     def __repr__(self) -> str:
-        source, number = self._whole()
-        tree = source.tree
+        try:
+            source, number = self._whole()
+            tree = source.tree
+        except Error as error:  # as of a StepView
+            return f"<a part of step {self._step.step}: {error}>"
         head = f"<{tree.text(number) or 'state'} of step {source.step}: {tree.describe(number)}>"
         return "\n".join([head, *lines_of(
             tree.leaves(number), _WHOLE_MAX,
@@ -445,7 +448,10 @@ class StepView(NotCopied):
         return len(self.tree)
 
     def __repr__(self) -> str:
-        return f"<{self._head()}>\n{self.tree!r}"
+        try:
+            return f"<{self._head()}>\n{self.tree!r}"
+        except Error as error:  # the store was closed, or a record is damaged
+            return f"<step {self._source.step}: {error}>"
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
         tree = self._source.tree
@@ -455,11 +461,13 @@ class StepView(NotCopied):
         return treescope_dict(type(self), below, path, subtree_renderer)
 
     def _repr_html_(self) -> str:
-        given = [(name, json.dumps(value)) for name, value in (
-            ("metadata", self.metadata), ("metrics", self.metrics)) if value is not None]
-        about = html_table(self._head(), ("", ""), given) if given else (
-            f"<p>{escaped(self._head())}</p>")
-        return about + self.tree._repr_html_()
+        try:
+            given = [(name, json.dumps(value, ensure_ascii=False)) for name, value in (
+                ("metadata", self.metadata), ("metrics", self.metrics)) if value is not None]
+            about = html_table(self._head(), ("", ""), given) if given else html_note(self._head())
+            return about + self.tree._repr_html_()
+        except Error as error:  # the store was closed, or a record is damaged
+            return html_note(f"step {self._source.step}: {error}")
 
     def _head(self) -> str:
         when = self.time.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .._text import printable
+
 _SHOWN_MAX = 60  # characters of a value beside its type
 _INT_MAX = 1 << 63
-
-
-def printable(text: str) -> str:
-    """On one line, with escapes for what a terminal might obey."""
-    return "".join([c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
-                    for c in text])
 
 
 def value_text(value: Any) -> str:

@@ -17,10 +17,10 @@ from .. import _store
 from .._display import format_bytes
 from .._load.source import Source
 from .._printed import selection
-from .._printed.values import array_json, printable, value_json, value_text
+from .._printed.values import array_json, value_json, value_text
 from .._pytree.records import ARRAY
 from .._runtime import durable
-from .._text import counted
+from .._text import counted, printable
 from .._views import ArrayView, view_of
 from ..errors import Error, InvalidArgumentError
 

@@ -22,11 +22,11 @@ from .._display import format_bytes
 from .._load.slicing import PART_BYTES
 from .._load.source import Source, in_batches
 from .._printed import selection
-from .._printed.values import described, printable, value_json, wide
+from .._printed.values import described, value_json, wide
 from .._pytree.records import ARRAY, VALUE
 from .._pytree.tree import Component, path_text
 from .._stepwell import LeafChange, StepTree, Wanted, decode_value
-from .._text import counted
+from .._text import counted, printable
 from .._views import ArrayView
 from ..errors import PathNotFoundError
 

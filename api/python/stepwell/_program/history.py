@@ -10,7 +10,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,15 @@ from .._history import Leaf, Rows, chosen_steps, leaves_of
 from .._load.slicing import PART_BYTES
 from .._load.source import in_batches
 from .._printed import selection
-from .._printed.values import array_json, printable, value_json, wide
+from .._printed.values import array_json, value_json, wide
 from .._pytree.records import VALUE
 from .._store import Store
+from .._text import printable
 from .._views import ArrayView, statistics_of
 from ..errors import InvalidArgumentError
+from .sparkline import is_drawn, sparkline
 
 _NUMBERS = ("min", "mean", "norm", "max", "changed")
-_BARS = "▁▂▃▄▅▆▇█"
 _TAKEN_MAX = 1 << 18  # elements at one time, which take some ten times their bytes
 
 
@@ -182,25 +183,10 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _sparkline(rows: list[dict[str, Any]]) -> str:
     """The norms, or the values of a scalar, drawn where a terminal can show it."""
-    encoding = (getattr(sys.stdout, "encoding", "") or "").lower().replace("-", "")
-    if not sys.stdout.isatty() or encoding != "utf8":
+    if not sys.stdout.isatty() or not is_drawn():
         return ""
     name = "norm" if "norm" in rows[0] else "value"
     numbers = [row[name] for row in rows]
     if len(numbers) < 2 or not all(isinstance(number, (int, float)) for number in numbers):
         return ""
     return f"{name} {sparkline(numbers, shutil.get_terminal_size().columns - len(name) - 1)}\n"
-
-
-def sparkline(numbers: Sequence[float], width_max: int) -> str:
-    """One bar for each number, or of more than `width_max` for the mean of some; a space where it
-    is not finite."""
-    count = max(1, min(len(numbers), width_max))
-    bounds = [len(numbers) * i // count for i in range(count + 1)]
-    means = [sum(numbers[begin:end]) / (end - begin)
-             for begin, end in zip(bounds, bounds[1:], strict=False)]
-    finite = [mean for mean in means if math.isfinite(mean)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    steps = (high - low) / (len(_BARS) - 1) or 1.0
-    return "".join([_BARS[round((mean - low) / steps)] if math.isfinite(mean) else " "
-                    for mean in means])
