@@ -5,6 +5,7 @@
 
 #include "db/export/orbax/numbers.h"
 #include "db/import/tree.h"
+#include "format/piece.h"
 
 namespace stepwell::db::import {
 namespace {
