@@ -37,6 +37,7 @@ TASKS = [
     Task("million", "orbax:run_million", ("million/",), "orbax", only="stepwell", rounds_max=2),
     _task("mesh", "mesh:run", alone=True),
     _task("space", "space:run", rounds_max=2),
+    _task("sizes", "sizes:run", alone=True, only="stepwell"),
     _task("beside", "beside:run", alone=True, rounds_max=2),
     _task("unchanged", "unchanged:run"),
     _task("delta", "delta:run", rounds_max=2),

@@ -19,7 +19,7 @@ RUNS = {
                  "space,memory", "--contenders", "stepwell,orbax-v1,orbax-v0,safetensors,equinox"),
     "recorded_versions": ("--rounds", "2", "--rows", "unchanged,delta,statistics,history,push,deep,"
                           "many", "--contenders", "stepwell,orbax-v1,safetensors"),
-    "recorded_waits": ("--rounds", "2", "--rows", "one,beside,tiny,report", "--contenders",
+    "recorded_waits": ("--rounds", "2", "--rows", "one,sizes,beside,tiny,report", "--contenders",
                        "stepwell,orbax-v1,safetensors"),
 }
 

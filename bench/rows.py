@@ -123,6 +123,15 @@ def _report(steps: int, leaves: int) -> list[Row]:
                 "digits of the statistics", "≤ 5 MB", only="stepwell")]
 
 
+def _sizes() -> list[Row]:
+    group = "States of several sizes, 48 NumPy arrays each, all new"
+    return [row for size_mb in (1, 10, 100, 1000) for row in (
+        Row(f"sizes/{size_mb}-stall", group, f"stall of the caller, {size_mb:,} MB", "ms", "own",
+            "memcpy", "memory bandwidth", "≤ 1.1", only="stepwell"),
+        Row(f"sizes/{size_mb}-cpu", group, f"CPU seconds, {size_mb:,} MB", "core-s/GB",
+            bound="one copy, one CRC, one hash", budget="≤ 0.19", only="stepwell"))]
+
+
 def _beside() -> list[Row]:
     group = "Training beside saves: a transformer of 30 million parameters with Adam, on all cores"
     return [Row(f"beside/{every}", group, f"a step of training, saved every {every}", "ms", "own",
@@ -276,6 +285,7 @@ def catalogue(leaves: int = 2000, tiny: int = 100_000, wide: int = 10_000, steps
             "work a step", "≤ 5 ms", only="stepwell"),
         *_many(many_steps), *_deep(many_steps),
         *_beside(),
+        *_sizes(),
         *_unchanged(), *_delta(), *_statistics(), *_push(), *_publish(encoders), *_history(steps),
         *_report(steps, 5 * step_leaves),
         Row("start/import", start, "import, beyond NumPy", "ms", "own", "import of NumPy",

@@ -31,6 +31,8 @@ SHORT: list[tuple[str, str, str | None]] = [
     ("tiny/restore", "100,000 leaves of 64 bytes: opened and restored", None),
     ("one/durable", "10 leaves of 1 KiB at a path ÷ one file and its directory, synced", ""),
     ("part/columns", "an eighth of an array's columns: bytes read ÷ needed", "1"),
+    *((f"sizes/{size_mb}-stall", f"stall of the caller, NumPy arrays of {size_mb:,} MB ÷ memcpy",
+       "1") for size_mb in (1, 10, 100, 1000)),
     ("beside/1", "training of 30 million parameters, saved each step ÷ never saved", "1"),
     ("beside/10", "the same, saved every 10 steps", "1"),
     ("beside/100", "the same, saved every 100 steps", "1"),
