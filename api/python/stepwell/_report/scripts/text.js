@@ -123,6 +123,13 @@ function componentsOf(path) {
   return components;
 }
 
+// The path with its item in front, which is the same in all steps: those that have no item but
+// "state" leave it out, except before a name that is "state", too.
+function wholePath(item, path) {
+  if (item !== "state" || path === "state" || path.startsWith("state/")) return path;
+  return path === "" ? "state" : `state/${path}`;
+}
+
 function isGlob(query) {
   return /(^|[^\\])(\\\\)*[*?]/.test(query);
 }
