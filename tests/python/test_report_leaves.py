@@ -302,6 +302,25 @@ def test_numbers_of_steps_that_javascript_lacks(show: Opener) -> None:
     assert report.chosen() == "1"
 
 
+def test_a_step_is_chosen_by_its_whole_number(show: Opener) -> None:
+    """The two largest are the same number in JavaScript."""
+    largest = [str(2**63 - 2), str(2**63 - 1)]
+    given = document(steps=range(3))
+    given["steps"]["number"] = [0, *largest]
+    report = show(given)
+    for number, chosen in ((largest[0], largest[0]), (largest[1], largest[1]), (" 0 ", "0"),
+                           ("7", "0"), (largest[1], largest[1]), ("x", largest[1])):
+        report.page.locator("#step-field").fill(number)
+        report.page.keyboard.press("Enter")
+        assert report.chosen() == chosen
+
+
+def test_an_empty_name_is_seen(show: Opener) -> None:
+    report = show(document(metrics={"": [1.0] * 60}))
+    assert report.page.locator("#timeline .toggle", has_text="(empty)").count() == 1
+    assert report.facts("#chosen-facts")["(empty)"] == "1"
+
+
 def test_4000_steps(show: Opener) -> None:
     report = show(document(
         steps=range(0, 40_000, 10)))

@@ -20,6 +20,7 @@ function visible(text) {
 
 // The beginning and the end of a long name: the end tells leaves apart.
 function cutName(text, longest = NAME_MAX) {
+  if (text === "") return "(empty)";
   // A blank at an end would not be seen.
   const blanks = String(text).replace(
       /^\s+|\s+$/g, (all) => [...all].map((each) => (each === " " ? "\\x20" : each)).join(""));
