@@ -199,6 +199,7 @@ def test_what_is_refused(filled: pathlib.Path, serve: Callable[..., Server]) -> 
     ("/leaf", {"step": 1, "path": "line", "slice": "1000"}, 400, "out of bounds"),
     ("/leaf", {"step": 1, "path": "line", "bins": 101}, 400, "1 to 100"),
     ("/leaf", {"step": 1, "path": "line", "bins": "x"}, 400, "1 to 100"),
+    ("/leaf", {"step": 1, "path": "line", "bins": "00000000123"}, 400, "1 to 100"),
     ("/leaf", {"step": 1, "path": "line", "low": "nan"}, 400, "low must be a number"),
     ("/leaf", {"step": 1, "path": "line", "low": 2, "high": 1}, 400, "below"),
     ("/leaf", {"step": 1, "path": "line", "what": 1}, 400, "no argument 'what'"),

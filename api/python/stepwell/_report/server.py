@@ -227,7 +227,8 @@ class _Query:
 
     def bins(self) -> int:
         text = self.text("bins", "") or str(BINS_MAX)
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= BINS_MAX:
+        is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(BINS_MAX))
+        if not is_short or not 1 <= int(text) <= BINS_MAX:
             raise InvalidArgumentError(f"bins must be 1 to {BINS_MAX}, not {text!r}")
         return int(text)
 
