@@ -157,6 +157,14 @@ def test_a_leaf_has_its_statistics(show: Opener) -> None:
     assert report.text("#leaf-at h4") == f"At step {step}, the sampled step nearest before"
 
 
+def test_a_leaf_that_changed_its_shape(show: Opener) -> None:
+    """The document has the type and sizes at the newest sampled step with the leaf alone."""
+    given = document(steps=range(0, 30, 10), leaves=["w"], sampled=3)
+    given["leaves"]["content"][0][2] = None
+    report = show(given)
+    assert "Type, sizes and sharding are those at step 10." in report.text("#leaf")
+
+
 def test_a_leaf_that_is_not_in_a_step(show: Opener) -> None:
     given = document()
     given["leaves"]["content"][0][-1] = None
