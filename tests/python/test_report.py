@@ -420,6 +420,7 @@ def test_sampled_steps_and_leaves(path: pathlib.Path, monkeypatch: pytest.Monkey
     assert part["total_leaves"] == 3 and part["shown"] == 2 and len(part["steps"]) == 3
     assert [*made["metrics"]] == ["few"]
     assert len(made["limits"]) == 5 and "12 of 60 steps are shown" in made["limits"][0]
+    assert "up to 6 pinned or tainted" in made["limits"][0]
 
 
 def test_leaves_beyond_the_limit(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

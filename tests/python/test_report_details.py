@@ -156,6 +156,30 @@ def test_a_histogram_between_ends(filled: pathlib.Path) -> None:
         assert beyond["below"] == np.isfinite(array).sum() and sum(beyond["counts"]) == 0
 
 
+@pytest.mark.parametrize("end", [1, -1])
+def test_a_histogram_of_the_largest_numbers(store: stepwell.Store, end: int) -> None:
+    largest = end * float(np.finfo(np.float64).max)
+    store.save(0, {"w": np.full(3, largest), "v": np.zeros(3)}).result()
+    found = leaf_of(store, 0, "w", "")["histogram"]
+    assert found["edges"][0] <= largest <= found["edges"][-1] and sum(found["counts"]) == 3
+    low, high = (largest, None) if end > 0 else (None, largest)
+    found = leaf_of(store, 0, "v", "", 10, low, high)["histogram"]
+    assert found["below" if end > 0 else "above"] == 3 and np.isfinite(found["edges"]).all()
+
+
+def test_the_item_of_a_leaf(store: stepwell.Store) -> None:
+    """A path begins with the item only in a step that has another one than "state"."""
+    store.save(0, {"opt": {"a": np.zeros(3)}}).result()
+    store.save(1, items={"state": {"opt": {"a": np.ones(3)}}, "opt": {"a": np.full(3, 2)}}).result()
+    for step, path, item, value in ((0, "opt/a", "state", 0), (0, "state/opt/a", "state", 0),
+                                    (1, "state/opt/a", "state", 1), (1, "opt/a", "opt", 2)):
+        found = leaf_of(store, step, path, "", item=item)
+        assert found["values"]["values"] == [value] * 3
+    for step, item in ((0, "opt"), (1, "state")):
+        with pytest.raises(stepwell.PathNotFoundError, match="in an item"):
+            leaf_of(store, step, "opt/a", "", item=item)
+
+
 def test_values_that_are_no_arrays(filled: pathlib.Path) -> None:
     with stepwell.open(filled, "r") as store:
         assert leaf_of(store, 1, "n", "")["value"] == "1"

@@ -157,6 +157,14 @@ def test_a_leaf_has_its_statistics(show: Opener) -> None:
     assert report.text("#leaf-at h4") == f"At step {step}, the sampled step nearest before"
 
 
+def test_a_leaf_that_changed_its_shape(show: Opener) -> None:
+    """The document has the type and sizes at the newest sampled step with the leaf alone."""
+    given = document(steps=range(0, 30, 10), leaves=["w"], sampled=3)
+    given["leaves"]["content"][0][2] = None
+    report = show(given)
+    assert "Type, sizes and sharding are those at step 10." in report.text("#leaf")
+
+
 def test_a_leaf_that_is_not_in_a_step(show: Opener) -> None:
     given = document()
     given["leaves"]["content"][0][-1] = None
@@ -300,6 +308,25 @@ def test_numbers_of_steps_that_javascript_lacks(show: Opener) -> None:
     assert report.facts("#health")["Last verified"] == f"step {largest}"
     report.page.get_by_role("button", name="Step before").click()
     assert report.chosen() == "1"
+
+
+def test_a_step_is_chosen_by_its_whole_number(show: Opener) -> None:
+    """The two largest are the same number in JavaScript."""
+    largest = [str(2**63 - 2), str(2**63 - 1)]
+    given = document(steps=range(3))
+    given["steps"]["number"] = [0, *largest]
+    report = show(given)
+    for number, chosen in ((largest[0], largest[0]), (largest[1], largest[1]), (" 0 ", "0"),
+                           ("7", "0"), (largest[1], largest[1]), ("x", largest[1])):
+        report.page.locator("#step-field").fill(number)
+        report.page.keyboard.press("Enter")
+        assert report.chosen() == chosen
+
+
+def test_an_empty_name_is_seen(show: Opener) -> None:
+    report = show(document(metrics={"": [1.0] * 60}))
+    assert report.page.locator("#timeline .toggle", has_text="(empty)").count() == 1
+    assert report.facts("#chosen-facts")["(empty)"] == "1"
 
 
 def test_4000_steps(show: Opener) -> None:

@@ -163,6 +163,32 @@ def test_any_two_steps_are_compared_by_the_server(run: Run) -> None:
     assert rows["params/kernel"][-2] == f"{kernel.nbytes_changed / 1024:.1f} KiB"
 
 
+def test_an_item_is_not_taken_for_a_part_of_the_state(run: Run) -> None:
+    """The path of one is that of the other in steps that have no item but "state"."""
+    report, store = run.report, run.store
+    for step in (4, 5):
+        store.save(step, {"extra": {"w": np.full(3, float(step))}}).result()
+    store.save(6, items={"state": {"extra": {"w": np.full(3, 6.0)}},
+                         "extra": {"w": np.full(3, 100.0)}}).result()
+    report.page.locator("#compare-b").select_option(label="6", timeout=POLLS_MS)
+    report.page.locator("#compare-a").select_option(label="4")
+    report.page.locator("#compare-b").select_option(label="5")
+    expect(report.page.locator("#compare")).to_contain_text("Exact, from the steps' records.")
+    (row,) = report.rows("Leaves that differ")
+    assert [float(each) for each in row[2:4]] == pytest.approx([48**0.5, 75**0.5], rel=1e-4)
+    report.page.locator("#step-field").fill("5")
+    report.page.keyboard.press("Enter")
+    report.page.locator("#search").fill("extra/w")
+    found = report.page.locator('[aria-label="Leaves"] [role="row"]', has_text="float64[3]")
+    for at, said in enumerate(("in an item 'extra'", "Step 5, [0:3].")):
+        found.nth(at).click()
+        report.page.locator("#read").click()
+        expect(report.page.locator("#arrays-said")).to_contain_text(said)
+    assert {row[1] for row in report.rows("Values")} == {"5"}
+    assert all("404" in problem for problem in report.problems)
+    report.problems.clear()
+
+
 def test_a_server_that_ended_is_said(run: Run) -> None:
     report = run.report
     run.server.kill()

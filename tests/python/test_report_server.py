@@ -199,9 +199,11 @@ def test_what_is_refused(filled: pathlib.Path, serve: Callable[..., Server]) -> 
     ("/leaf", {"step": 1, "path": "line", "slice": "1000"}, 400, "out of bounds"),
     ("/leaf", {"step": 1, "path": "line", "bins": 101}, 400, "1 to 100"),
     ("/leaf", {"step": 1, "path": "line", "bins": "x"}, 400, "1 to 100"),
+    ("/leaf", {"step": 1, "path": "line", "bins": "00000000123"}, 400, "1 to 100"),
     ("/leaf", {"step": 1, "path": "line", "low": "nan"}, 400, "low must be a number"),
     ("/leaf", {"step": 1, "path": "line", "low": 2, "high": 1}, 400, "below"),
     ("/leaf", {"step": 1, "path": "line", "what": 1}, 400, "no argument 'what'"),
+    ("/leaf", {"step": 1, "path": "line", "item": "opt"}, 404, "item 'opt'"),
     ("/changed", {"a": 1}, 400, "b is missing"),
     ("/changed", {"a": 1, "b": 70}, 404, "no step 70"),
     ("/document.json", {"step": 1}, 400, "no argument"),
@@ -251,6 +253,20 @@ def test_many_ask_at_once(filled: pathlib.Path, serve: Callable[..., Server]) ->
     assert len(set(documents_)) <= 2  # made once for all
     for i, each in enumerate(found):
         check_histogram(each["histogram"], noise(200, 300, seed=i % 3), 100)
+
+
+def test_requests_that_wait_are_no_news(filled: pathlib.Path, serve: Callable[..., Server]) -> None:
+    server = serve(filled)
+    host, port = server.base.removeprefix("http://").split(":")
+    ask = f"GET /leaf?token={server.token}&step=0&path=w/plain HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        asked = [stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+                 for _ in range(24)]
+        for each in asked:
+            each.sendall(ask.encode())
+        for each in asked:
+            assert each.recv(100).startswith(b"HTTP/1.1 200")
+    assert server.stop() == (0, "", "")
 
 
 def test_a_request_that_is_none(filled: pathlib.Path, serve: Callable[..., Server]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import secrets
 import signal
 import socket
@@ -29,6 +30,9 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
                     f"install waitress, for {sys.executable}") from None
     from .._report.server import Application  # needs a moment: not for other commands
 
+    # It warns of each request that waits for a thread: many lines would fill a pipe that nothing
+    # reads, and the server would stand still.
+    logging.getLogger("waitress").setLevel(logging.ERROR)
     with _store.open(given.store, mode="r", untrusted=given.untrusted) as store:
         token = secrets.token_urlsafe(32)
         server = _listening(waitress.server.create_server, Application(store, token, given.host),

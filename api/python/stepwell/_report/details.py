@@ -16,7 +16,7 @@ from .._pytree.records import ARRAY
 from .._store import Store
 from .._stepwell import Record, StepTree, decode_value
 from .._views import ArrayView, info_of, statistics_of
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, PathNotFoundError
 from .document import SCHEMA
 from .pictures import BINS_MAX, heat_map, histogram
 from .sampling import READ_MAX, sample
@@ -28,8 +28,10 @@ _TEXT_MAX = 10_000  # characters of a value
 
 
 def leaf_of(store: Store, step: int, path: str, slice_text: str, bins: int = BINS_MAX,
-            low: float | None = None, high: float | None = None) -> dict[str, Any]:
+            low: float | None = None, high: float | None = None, item: str | None = None
+            ) -> dict[str, Any]:
     """Elements of an array, or a value. `slice_text`: as NumPy's basic slices; "": everything.
+    `item`: the leaf must be of that item; what `path` means depends on which items a step has.
 
     Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError for what is no leaf and for a
     slice that is none, CorruptionError.
@@ -39,6 +41,8 @@ def leaf_of(store: Store, step: int, path: str, slice_text: str, bins: int = BIN
     number = chosen.number
     if number is None or source.tree.is_node(number):
         raise InvalidArgumentError(f"{path!r} is not the path of one array or value")
+    if item is not None and _item(source.tree, number) != item:
+        raise PathNotFoundError(f"step {whole.step} has no leaf {path!r} in an item {item!r}")
     record = source.tree.record(number)
     found: dict[str, Any] = {
         "schema": SCHEMA, "step": step_json(whole.step), "path": source.tree.text(number),

@@ -59,8 +59,9 @@ def document_of(store: Store, live: bool = False) -> Document:
         if problem is not None:
             run.damaged.setdefault(i, problem)
     if len(shown) < len(run.records):
-        run.limits.append(f"{len(shown):,} of {len(run.records):,} steps are shown: the first and "
-                          "the last, pinned, tainted and best ones, and others evenly.")
+        run.limits.append(f"{len(shown):,} of {len(run.records):,} steps are shown: the first, "
+                          f"the last and the best, up to {steps.STEPS_MAX // 2:,} pinned or "
+                          "tainted ones, and others evenly.")
     if len(names) > steps.METRICS_MAX:
         run.limits.append(f"{steps.METRICS_MAX} of {len(names):,} metrics are shown, those that "
                           "most steps have.")

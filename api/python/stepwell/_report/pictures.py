@@ -65,7 +65,8 @@ def _edges(begin: float, end: float, bins: int) -> Array:
     """As numpy.histogram has them; one bin where there are no numbers between for more."""
     if begin == end:
         margin = max(0.5, abs(begin) / 2**20)  # 0.5 is nothing beside a large number
-        begin, end = begin - margin, end + margin
+        most = float(np.finfo(np.float64).max)
+        begin, end = max(begin - margin, -most), min(end + margin, most)
     edges = np.linspace(begin, end, bins + 1)
     return edges if (np.diff(edges) > 0).all() else np.array([begin, end])
 

@@ -3,7 +3,7 @@
 
     GET /                  the page, which asks for the others
     GET /document.json     the document (report.schema.json) as the run is now, with an ETag
-    GET /leaf              elements: ?step=&path=&slice=&bins=&low=&high=
+    GET /leaf              elements: ?step=&path=&item=&slice=&bins=&low=&high=
     GET /changed           what differs between two steps: ?a=&b=
 
 Each needs `token`, which is compared in constant time: 403 without it. Nothing but GET and HEAD is
@@ -114,7 +114,7 @@ class Application:
                 query.check()
                 return self._document(environ.get("HTTP_IF_NONE_MATCH"))
             case "/leaf":
-                query.check("step", "path", "slice", "bins", "low", "high")
+                query.check("step", "path", "item", "slice", "bins", "low", "high")
                 return _json(self._leaf(query))
             case "/changed":
                 query.check("a", "b")
@@ -133,7 +133,8 @@ class Application:
         if low is not None and high is not None and not low < high:
             raise InvalidArgumentError(f"low must be below high, and {low} is not below {high}")
         return leaf_of(self._store, query.step("step"), query.text("path"),
-                       query.text("slice", ""), query.bins(), low, high)
+                       query.text("slice", ""), query.bins(), low, high,
+                       query.text("item") if query.has("item") else None)
 
 
 class _Documents:
@@ -193,6 +194,9 @@ class _Query:
             if len(values) > 1:
                 raise InvalidArgumentError(f"{name} is given {len(values)} times")
 
+    def has(self, name: str) -> bool:
+        return name in self._given
+
     def text(self, name: str, default: str | None = None) -> str:
         if name in self._given:
             return self._given[name][0]
@@ -223,7 +227,8 @@ class _Query:
 
     def bins(self) -> int:
         text = self.text("bins", "") or str(BINS_MAX)
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= BINS_MAX:
+        is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(BINS_MAX))
+        if not is_short or not 1 <= int(text) <= BINS_MAX:
             raise InvalidArgumentError(f"bins must be 1 to {BINS_MAX}, not {text!r}")
         return int(text)
 

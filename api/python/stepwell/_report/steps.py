@@ -106,7 +106,7 @@ def best_steps(records: Sequence[StepRecord], metrics: Sequence[Mapping[str, Any
 
 def shown_of(records: Sequence[StepRecord], best: Best) -> list[int]:
     """The places of the steps that are shown, ascending. All where they are few; else the first,
-    the last and the best, pinned and tainted ones, and of the others evenly."""
+    the last and the best, of pinned and tainted ones at most half, and of the others evenly."""
     count = len(records)
     if count <= STEPS_MAX:
         return list(range(count))

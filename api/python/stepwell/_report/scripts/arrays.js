@@ -72,10 +72,12 @@ const arrays = {
 
   // Of several answers under way the last that was asked for counts.
   async read() {
-    const {path} = app.document.leaves, {number} = app.document.steps;
+    const {path, item} = app.document.leaves, {number} = app.document.steps;
+    const at = this.leaf;
     const asked = this.asked += 1;
     this.said.textContent = "Reading …";
-    const wanted = {step: number[app.step], path: path[this.leaf]};
+    const wanted =
+        {step: number[app.step], path: wholePath(item[at], path[at]), item: item[at]};
     if (this.slice.value.trim()) wanted.slice = this.slice.value.trim();
     try {
       const {data} = await ask("leaf", wanted);

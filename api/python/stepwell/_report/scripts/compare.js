@@ -209,9 +209,10 @@ function comparedInDocument(sampleA, sampleB) {
 }
 
 function comparedByServer(data, samples) {
-  const known = new Map(app.document.leaves.path.map((path, leaf) => [path, leaf]));
   // The document's paths begin with the item where any of its steps has more than one.
-  const leafOf = ({path, item}) => known.get(path) ?? known.get(`${item}/${path}`) ?? -1;
+  const {path: paths, item: items} = app.document.leaves;
+  const known = new Map(paths.map((path, leaf) => [wholePath(items[leaf], path), leaf]));
+  const leafOf = ({path, item}) => known.get(wholePath(item, path)) ?? -1;
   const rowOf = (what) => (each) => withNorms(
       {
         what: each.unsure ? "not known" : what,

@@ -116,7 +116,9 @@ const leafView = {
            ["Sharding", sharding ? nameOf(sharding.text, 200) : "none"]
          ]));
     fill(this.mesh, drawMesh(leaf));
-    this.note.textContent = `${this.contents(leaf)} ${
+    const newest = d3.max(leaves.steps.filter((step, sample) => app.isPresent(leaf, sample)));
+    this.note.textContent = `Type, sizes and sharding are those at step ${stepName(newest)}. ${
+        this.contents(leaf)} ${
         leaves.statistics ? "" : "No sampled step has statistics of its leaves."}`;
     this.charts.forEach((chart, i) => {
       const series = LEAF_CHARTS[i][1](leaf);

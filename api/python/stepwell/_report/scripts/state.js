@@ -32,15 +32,15 @@ const app = {
   setDocument(report) {
     const before = this.document;
     const number = before && this.step >= 0 ? before.steps.number[this.step] : null;
-    const path = before && this.leaf >= 0 ? before.leaves.path[this.leaf] : null;
-    const item = before && this.leaf >= 0 ? before.leaves.item[this.leaf] : null;
+    const nameIn = ({path, item}, leaf) => wholePath(item[leaf], path[leaf]);
+    const name = before && this.leaf >= 0 ? nameIn(before.leaves, this.leaf) : null;
     this.document = report;
     const newest = report.steps.number.length - 1;
     const same = number === null ? -1 : report.steps.number.indexOf(number);
     this.step = (this.isLive && this.follows) || same < 0 ? newest : same;
-    this.leaf = path === null ?
+    this.leaf = name === null ?
         -1 :
-        report.leaves.path.findIndex((each, i) => each === path && report.leaves.item[i] === item);
+        report.leaves.path.findIndex((each, i) => nameIn(report.leaves, i) === name);
     this.tell("document");
   },
 

@@ -40,9 +40,13 @@ const chooser = {
   },
 
   take() {
-    const wanted = Number(this.field.value.replace(/[,\s]/g, ""));
-    const numbers = app.document.steps.number.map(Number);
-    if (this.field.value.trim() && Number.isFinite(wanted)) app.setStep(nearest(numbers, wanted));
+    const wanted = this.field.value.replace(/[,\s]/g, ""), {number} = app.document.steps;
+    // Of large numbers several are one number of JavaScript's.
+    const same = number.findIndex((each) => String(each) === wanted);
+    if (same >= 0)
+      app.setStep(same);
+    else if (wanted && Number.isFinite(Number(wanted)))
+      app.setStep(nearest(number.map(Number), Number(wanted)));
     this.draw();
   },
 

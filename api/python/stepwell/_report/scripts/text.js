@@ -20,6 +20,7 @@ function visible(text) {
 
 // The beginning and the end of a long name: the end tells leaves apart.
 function cutName(text, longest = NAME_MAX) {
+  if (text === "") return "(empty)";
   // A blank at an end would not be seen.
   const blanks = String(text).replace(
       /^\s+|\s+$/g, (all) => [...all].map((each) => (each === " " ? "\\x20" : each)).join(""));
@@ -121,6 +122,13 @@ function componentsOf(path) {
     }
   }
   return components;
+}
+
+// The path with its item in front, which is the same in all steps: those that have no item but
+// "state" leave it out, except before a name that is "state", too.
+function wholePath(item, path) {
+  if (item !== "state" || path === "state" || path.startsWith("state/")) return path;
+  return path === "" ? "state" : `state/${path}`;
 }
 
 function isGlob(query) {
