@@ -432,7 +432,7 @@ def test_leaves_beyond_the_limit(path: pathlib.Path, monkeypatch: pytest.MonkeyP
         made = report(store)
         assert made["leaves"]["path"] == ["y" * 900]  # in key order of the newest step
         assert made["leaves"]["total_leaves"] == 27
-        assert "26 leaves of 27 are left out." in made["limits"]
+        assert "26 of 27 leaves left out." in made["limits"]
 
 
 def test_steps_that_are_deleted_meanwhile(path: pathlib.Path) -> None:

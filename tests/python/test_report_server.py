@@ -269,6 +269,17 @@ def test_requests_that_wait_are_no_news(filled: pathlib.Path, serve: Callable[..
     assert server.stop() == (0, "", "")
 
 
+def test_connections_that_ask_nothing_end(filled: pathlib.Path,
+                                          serve: Callable[..., Server]) -> None:
+    """waitress has room for 100; opening them takes no token."""
+    server = serve(filled)
+    host, port = server.base.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(110):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        server.open("/").close()
+
+
 def test_a_request_that_is_none(filled: pathlib.Path, serve: Callable[..., Server]) -> None:
     server = serve(filled)
     host, port = server.base.removeprefix("http://").split(":")

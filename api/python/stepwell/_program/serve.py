@@ -17,6 +17,7 @@ from .. import _store
 from ..errors import Error, InvalidArgumentError
 
 _THREADS = 4
+_IDLE_S = 10  # then a connection is closed: waitress has room for 100, with or without a token
 
 
 def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -56,6 +57,7 @@ def _listening(create: Callable[..., Any], application: object, host: str, port:
         is_v6 = ":" in str(address)
         return create(application, host=address, port=port, ipv4=not is_v6, ipv6=is_v6,
                       threads=_THREADS, ident=None, max_request_body_size=1024,
+                      channel_timeout=_IDLE_S, cleanup_interval=_IDLE_S // 2,
                       clear_untrusted_proxy_headers=True)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)

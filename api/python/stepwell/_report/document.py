@@ -67,7 +67,7 @@ def document_of(store: Store, live: bool = False) -> Document:
                           "most steps have.")
     items, items_left = steps.items_of(records)
     if items_left:
-        run.limits.append(f"{items_left:,} items are left out.")
+        run.limits.append(f"{counted(items_left, 'item')} left out.")
     shown_metrics = sorted(names[:steps.METRICS_MAX])
     samples = evenly(range(len(records)),
                      leaves.sample_count(max([each.leaf_count for each in records], default=0)))
@@ -152,7 +152,7 @@ def _note_survey(run: _Run, records: Sequence[StepFacts], samples: Sequence[int]
             "records of others are not known.")
     left_out = found.total_leaves - len(found.paths())
     if left_out:
-        run.limits.append(f"{counted(left_out, 'leaf')} of {found.total_leaves:,} are left out.")
+        run.limits.append(f"{left_out:,} of {counted(found.total_leaves, 'leaf')} left out.")
     shardings = len(found.shardings())
     if shardings > leaves.SHARDINGS_MAX:
         run.limits.append(f"{leaves.SHARDINGS_MAX:,} of {shardings:,} shardings are shown.")
