@@ -44,7 +44,7 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if given.json:
             return _plain(looks.look()), ""
         draw = _Drawing(rich)
-        if given.once or not sys.stdout.isatty():
+        if given.once or not draw.can_be_live():
             return {}, draw.text(looks.look())
         draw.live(looks, given.interval)
     return {}, ""
@@ -77,6 +77,11 @@ class _Drawing:
         with console.capture() as captured:
             console.print(self._table(look))
         return "".join([line.rstrip() + "\n" for line in captured.get().splitlines()])
+
+    def can_be_live(self) -> bool:
+        """Whether standard output is a terminal that can move its cursor."""
+        console = self._rich.console.Console()
+        return sys.stdout.isatty() and not console.is_dumb_terminal
 
     def live(self, looks: Looks, interval_s: float) -> None:
         """Draws on the whole terminal until `q`, Ctrl-C or SIGTERM."""
@@ -150,7 +155,7 @@ def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]
         "" if look["first"] is None else f", from {look['first']} on")
     if latest is not None:
         yield "newest", (f"step {latest['step']}, {duration(latest['age_s'])} ago, "
-                         f"{format_bytes(latest['logical_bytes'])}, of which "
+                         f"{format_bytes(latest['logical_bytes'])}, "
                          f"{format_bytes(latest['owned_bytes'])} its own")
     if rate is not None:
         pace = rate["steps_per_s"]
