@@ -109,6 +109,11 @@ def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("COLUMNS", "72")
     narrow = ok("top", store)
     assert max(map(len, narrow.splitlines())) <= 72 and rows(narrow)["loss"] == shown["loss"]
+    monkeypatch.setenv("COLUMNS", "10")
+    tiny = ok("top", store)
+    assert max(map(len, tiny.splitlines())) <= 10
+    assert "run" + str(store) in re.sub(r"\s", "", tiny)
+    monkeypatch.setenv("COLUMNS", "72")
     assert ok("top", store, "--once") and "note" not in shown and "reader" not in shown
 
 

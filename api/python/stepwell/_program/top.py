@@ -29,6 +29,7 @@ from .over_steps import bars, cut, duration, over_time
 
 _BARS_MIN, _BARS_MAX = 16, 60  # columns
 _TEXT_WIDTH = 56  # columns that are left for the texts beside the bars
+_NARROW = 40  # columns, below which names have no column of their own
 _LISTED_MAX, _METRICS_MAX = 8, 12
 _NAME_MAX, _TEXT_MAX = 24, 200  # characters of a name, of a reason
 
@@ -96,11 +97,17 @@ class _Drawing:
 
     def _table(self, look: dict[str, Any]) -> Any:
         table = self._rich.table.Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
+        text = self._rich.text.Text
+        is_narrow = _columns() < _NARROW
+        if not is_narrow:
+            table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         bars_max = min(max(_BARS_MIN, _columns() - _TEXT_WIDTH), _BARS_MAX)
         for name, value in rows_of(look, bars_max):
-            table.add_row(self._rich.text.Text(name), self._rich.text.Text(value))
+            if is_narrow:
+                table.add_row(text(f"{name} {value}".lstrip()))
+            else:
+                table.add_row(text(name), text(value))
         return table
 
 
