@@ -165,6 +165,16 @@ def test_deleted_steps_are_skipped(store: pathlib.Path) -> None:
     assert set(tried) & set(range(40, 160))
 
 
+def test_what_orbax_cannot_hold(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        for step in range(3):
+            writer.save(step, {"z": 1j})
+    said = error("bisect", tmp_path / "run", "--good", 0, "--bad", 2, "--", "true", "{path}",
+                 status=2)
+    assert "step 1: Orbax cannot hold state/z" in said and "from {run} itself" in said
+    assert "unsupported" not in said
+
+
 def test_many_steps_that_go_at_once_are_one_try(store: pathlib.Path) -> None:
     shell = (f'test {{step}} = 100 && {sys.executable} -c "{DELETE_ALL_BETWEEN}"; test {{step}} '
              "-lt 20")

@@ -175,8 +175,16 @@ class _Command:
             return
         with durable.scratch("stepwell-bisect-") as folder:
             path = os.path.join(folder, str(step))
-            self._store.export(step, path, leaves="numpy")
+            self._export(step, path)
             yield path
+
+    def _export(self, step: int, path: str) -> None:
+        try:
+            self._store.export(step, path, leaves="numpy")
+        except InvalidArgumentError as error:
+            why = str(error).partition("; on_unsupported")[0]  # bisect has no such option
+            raise InvalidArgumentError(f"step {step}: {why}; without {{path}} and --export the "
+                                       "command can read it from {run} itself") from None
 
     def _status(self, step: int, path: str | None) -> int:
         values = {"step": str(step), "run": self._store.path}
