@@ -19,19 +19,22 @@ constexpr const char* kBootstrap = R"PY(
 import json, sys
 try:
     from stepwell.__main__ import run
-except Exception as error:
+except (Exception, KeyboardInterrupt) as error:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     text = (f"{sys.argv[1]} needs the Python package stepwell, which {sys.executable} (Python "
             f"{'.'.join(map(str, sys.version_info[:3]))}) cannot import ({reason}): install it "
             "there, or set STEPWELL_PYTHON to a Python that has it")
+    code, status = "error", 1
+    if isinstance(error, KeyboardInterrupt):
+        text, code, status = "interrupted; the same again goes on where it was", "cancelled", 130
     if "--json" in sys.argv:
-        failure = {"code": "error", "hint": None, "message": text}
+        failure = {"code": code, "hint": None, "message": text}
         print(json.dumps({"error": failure, "schema": 1}, indent=2))
     else:
         print(f"stepwell: {text}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(status)
 sys.exit(run(sys.argv[1:]))
 )PY";
 

@@ -145,6 +145,13 @@ sys.exit(int(os.environ["STEPWELL_STEP"]) >= 30)
 """
 
 
+DELETE_ALL_BETWEEN = """
+import os, stepwell
+with stepwell.open(os.environ['STEPWELL_RUN']) as store:
+    store.delete([step for step in store if 0 < step < 100])
+"""
+
+
 def test_deleted_steps_are_skipped(store: pathlib.Path) -> None:
     report = bisect(store, 0, 190, sys.executable, "-c", DELETES)
     assert (report["last_good"], report["first_bad"]) == (20, 30)
@@ -156,6 +163,30 @@ def test_deleted_steps_are_skipped(store: pathlib.Path) -> None:
         assert (tried[step]["verdict"], tried[step]["status"]) == ("skipped", None)
         assert tried[step]["why"] == "it is not there any more"
     assert set(tried) & set(range(40, 160))
+
+
+def test_what_orbax_cannot_hold(tmp_path: pathlib.Path) -> None:
+    with stepwell.open(tmp_path / "run") as writer:
+        for step in range(3):
+            writer.save(step, {"z": 1j})
+    said = error("bisect", tmp_path / "run", "--good", 0, "--bad", 2, "--", "true", "{path}",
+                 status=2)
+    assert "step 1: Orbax cannot hold state/z" in said and "from {run} itself" in said
+    assert "unsupported" not in said
+
+
+def test_many_steps_that_go_at_once_are_one_try(store: pathlib.Path) -> None:
+    shell = (f'test {{step}} = 100 && {sys.executable} -c "{DELETE_ALL_BETWEEN}"; test {{step}} '
+             "-lt 20")
+    report = bisect(store, 0, 190, "sh", "-c", shell)
+    assert [(each["step"], each["status"]) for each in report["tries"]] == [(100, 1), (50, None)]
+    assert (report["last_good"], report["first_bad"]) == (0, 100)
+    assert report["skipped"] == [*range(10, 100, 10)]
+
+
+def test_a_store_that_goes_says_nothing_of_a_step(store: pathlib.Path) -> None:
+    report = bisect(store, 0, 190, "sh", "-c", 'mv "{run}" "{run}.old"; exit 1', status=3)
+    assert "is not there any more" in report["error"]["message"]
 
 
 def test_what_is_wrong(store: pathlib.Path) -> None:
@@ -196,6 +227,24 @@ def test_signals_wait_until_a_command_that_starts_is_known(number: signal.Signal
             os.kill(os.getpid(), number)
     finally:
         signal.signal(number, before)
+
+
+def test_signals_after_the_first_change_nothing() -> None:
+    """So that what ends a command and removes an export is not cut off."""
+    signals = Signals()
+    removed = False
+    with pytest.raises(KeyboardInterrupt), signals.raised():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            removed = True
+    assert removed
+    with pytest.raises(KeyboardInterrupt):
+        signals.check()
 
 
 def test_ctrl_c_while_a_command_starts(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch

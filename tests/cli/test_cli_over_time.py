@@ -94,7 +94,7 @@ def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     shown = rows(text)
     assert shown["steps"] == "10 steps, from 0 on"
     size = format_bytes(look["latest"]["logical_bytes"])
-    assert re.match(rf"step 40, .* ago, {size}, of which ", shown["newest"])
+    assert re.match(rf"step 40, .* ago, {size}, .* its own$", shown["newest"])
     took = look["newest"]["save_s"]
     assert shown["save"].endswith(
         f" {duration(took[-1])}, from {duration(min(took))} to {duration(max(took))}")
@@ -109,6 +109,11 @@ def test_one_picture(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("COLUMNS", "72")
     narrow = ok("top", store)
     assert max(map(len, narrow.splitlines())) <= 72 and rows(narrow)["loss"] == shown["loss"]
+    monkeypatch.setenv("COLUMNS", "10")
+    tiny = ok("top", store)
+    assert max(map(len, tiny.splitlines())) <= 10
+    assert "run" + str(store) in re.sub(r"\s", "", tiny)
+    monkeypatch.setenv("COLUMNS", "72")
     assert ok("top", store, "--once") and "note" not in shown and "reader" not in shown
 
 
@@ -193,16 +198,25 @@ def test_without_rich(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert document("top", store)["steps"] == 10
 
 
+def test_a_store_that_goes_meanwhile(store: pathlib.Path) -> None:
+    with stepwell.open(store, mode="r") as reader:
+        looks = Looks(reader)
+        assert looks.look()["steps"] == 10
+        store.rename(store.parent / "elsewhere")
+        with pytest.raises(stepwell.StoreNotFoundError, match="is not there any more"):
+            looks.look()
+
+
 class Terminal:
     """`stepwell top` on a terminal of its own."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, kind: str = "xterm") -> None:
         self.ours, self.theirs = pty.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         self.process = subprocess.Popen(
             [PROGRAM, *map(str, arguments)], stdin=self.theirs, stdout=self.theirs,
-            stderr=self.theirs, env={**os.environ, "TERM": "xterm", "PYTHONUTF8": "1"})
+            stderr=self.theirs, env={**os.environ, "TERM": kind, "PYTHONUTF8": "1"})
         self.text = ""
 
     def reads(self, pattern: str) -> None:
@@ -301,3 +315,9 @@ def test_plain_bars_where_the_output_is_ascii(store: pathlib.Path,
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     lines = rows(run("ls", store, "--wide").stdout)
     assert lines["loss"] == "#.________ 0.0217391, from 0.0217391 to 1"
+
+
+def test_a_terminal_that_cannot_move_its_cursor(store: pathlib.Path) -> None:
+    terminal = Terminal("top", store, "--interval", 1000, kind="dumb")
+    terminal.reads(r"steps +10 steps, from 0 on[^\x1b]*writer")
+    assert terminal.ends() == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flax import serialization
-from program import document, error, ok, run
+from program import document, error, ok, parsed_document, run
 
 import stepwell
 
@@ -170,6 +170,20 @@ def test_why_the_package_cannot_be_imported(store: pathlib.Path, tmp_path: pathl
     assert f"{sys.executable} (Python {version}) cannot import ({reason})" in message
     document_ = run("digest", store, "--json")
     assert document_.returncode == 1 and reason in document_.stdout and not document_.stderr
+
+
+def test_ctrl_c_while_the_package_is_imported(store: pathlib.Path, tmp_path: pathlib.Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    # NumPy's C code makes an ImportError of it.
+    python_of(tmp_path, "numpy", "try: raise KeyboardInterrupt\n"
+                                 "except KeyboardInterrupt as error: raise ImportError from error")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/packages:{os.environ['PYTHONPATH']}")
+    message = failed("digest", store, status=130)
+    assert message == "stepwell: interrupted; the same again goes on where it was\n"
+    (tmp_path / "packages/numpy/__init__.py").write_text("raise KeyboardInterrupt")
+    report = run("digest", store, "--json")
+    assert report.returncode == 130 and not report.stderr
+    assert parsed_document(report.stdout)["error"]["code"] == "cancelled"
 
 
 def test_branches(store: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -87,7 +87,7 @@ def test_what_is_no_report(store: pathlib.Path, tmp_path: pathlib.Path) -> None:
 def test_the_directory_around_a_store(tmp_path: pathlib.Path) -> None:
     with stepwell.open(tmp_path / "around" / ".stepwell") as writer:
         writer.save(1, {"x": 1})
-    assert json.loads(ok("report", tmp_path / "around", "--json"))["store"]["name"] == ".stepwell"
+    assert json.loads(ok("report", tmp_path / "around", "--json"))["store"]["name"] == "around"
 
 
 def test_no_steps_yet(tmp_path: pathlib.Path) -> None:

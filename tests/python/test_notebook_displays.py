@@ -18,6 +18,7 @@ import stepwell
 from html_tables import Table
 from stepwell._charts import means, scaled, sparkline_svg
 from stepwell._display import format_bytes
+from stepwell._over_time import numbers_over_time
 
 EVIL = "<script>alert(1)</script>\u202e\x1b[31m&\"'"
 SHOWN = "<script>alert(1)</script>\\u202e\\x1b[31m&\"'"
@@ -334,3 +335,17 @@ def test_a_kernel_shows_them(tmp_path):
     assert "Axes" in shown[8]
     kinds = [kind for output in notebook.cells[8].outputs for kind in output.get("data", {})]
     assert kinds.count("image/png") == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (7, 3), (7, 2, 2), (7, 0), (3, 50)])
+def test_numbers_of_blocks_of_steps_are_those_of_each(shape: tuple[int, ...],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepwell._over_time._BLOCK", 12)
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    found = numbers_over_time(values)
+    for name, of_one in (("min", np.min), ("mean", np.mean), ("max", np.max),
+                         ("norm", np.linalg.norm)):
+        expected = [of_one(row.astype(np.float64).ravel()) if row.size or name == "norm" else np.nan
+                    for row in values]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-12)
+        assert found[name].shape == shape[:1] and found[name].dtype == np.float64

@@ -16,6 +16,7 @@ from ._text import counted
 from .errors import InvalidArgumentError
 
 _SUMMED_MAX = 256 << 20  # bytes of values of which a notebook computes numbers
+_BLOCK = 1 << 20  # elements that are looked at together
 _PLOTTED = ("min", "mean", "max")
 
 
@@ -32,8 +33,10 @@ def numbers_over_time(values: Any) -> dict[str, np.ndarray[Any, Any]]:
                     "nonfinite": array["nonfinite"].astype(np.float64), "changed": array["changed"]}
         if array.ndim == 1:
             return {"value": _wide(array)}
-        rows = [_summary(_wide(row)) for row in array]
-    return {name: np.array([row[i] for row in rows], np.float64)
+        rows = max(1, _BLOCK // max(1, math.prod(array.shape[1:])))
+        # A block at a time: 100,000 small rows one by one take seconds, all as float64 the memory.
+        blocks = [_summaries(_wide(array[i:i + rows])) for i in range(0, len(array), rows)]
+    return {name: np.concatenate([np.empty(0), *[block[i] for block in blocks]])
             for i, name in enumerate((*_PLOTTED, "norm"))}
 
 
@@ -41,10 +44,13 @@ def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return (np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64)
 
 
-def _summary(row: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    if not row.size:
-        return math.nan, math.nan, math.nan, 0.0
-    return row.min(), row.mean(), row.max(), math.sqrt(np.square(row).sum())
+def _summaries(rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    """Minimum, mean, maximum and norm of each row. `rows`: at least one."""
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    if not flat.size:
+        unknown = np.full(len(rows), math.nan)
+        return unknown, unknown, unknown, np.zeros(len(rows))
+    return flat.min(1), flat.mean(1), flat.max(1), np.sqrt(np.square(flat).sum(1))
 
 
 def html_over_time(steps: Sequence[int], values: Any) -> str:

@@ -16,6 +16,7 @@ from .. import _store
 from .._runtime import durable
 from .._text import counted, printable
 from ..errors import Error, InvalidArgumentError, StepNotFoundError
+from .place import Place
 from .turning import Search, Verdict
 
 _SKIP, _STOP = 125, 128  # exit statuses of the command, as `git bisect run` takes them
@@ -59,8 +60,11 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         try:
             with signals.raised():
                 while (step := search.next()) is not None:
+                    signals.check()
                     tries.append(command.try_step(step))
                     search.tell(step, tries[-1].verdict)
+                    if tries[-1].status is None:  # others may have gone with it, even thousands
+                        search.skip_all_but(store.steps())
                     if not given.json:
                         print(f"{tries[-1]}; {counted(search.left, 'step')} left between "
                               f"{search.last_good} and {search.first_bad}", flush=True)
@@ -94,14 +98,20 @@ def _result(search: Search) -> str:
 
 class Signals:
     """Ctrl-C and SIGTERM, of which both end the search. What a program that starts this one has
-    ignored stays ignored."""
+    ignored stays ignored. Those after the first change nothing: what ends already takes a moment,
+    and would leave the command or an export behind if it were interrupted."""
 
     def __init__(self) -> None:
         self._held = self._came = False
 
     def receive(self, number: int, frame: object) -> None:
-        self._came = True
-        if not self._held:
+        again, self._came = self._came, True
+        if not (self._held or again):
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if one came, also where something has swallowed that."""
+        if self._came:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
@@ -125,8 +135,7 @@ class Signals:
             yield
         finally:
             self._held = False
-            if self._came:
-                raise KeyboardInterrupt
+            self.check()
 
 
 class _Command:
@@ -137,6 +146,7 @@ class _Command:
                  signals: Signals) -> None:
         self._store, self._words, self._exports = store, words, exports
         self._json, self._signals = json, signals
+        self._place = Place(store)
 
     def try_step(self, step: int) -> Try:
         try:
@@ -144,6 +154,7 @@ class _Command:
                 status = self._status(step, path)
         except StepNotFoundError:
             return Try(step, Verdict.SKIPPED, None, "it is not there any more")
+        self._place.check()  # without it the command may have failed for that
         if status >= _STOP or status < 0:
             raise _Stopped(f"the command ended with {_ended(status)} at step {step}, which says "
                            "nothing of the step: 0 is good, 125 skips the step, 1 to 127 are bad")
@@ -164,8 +175,16 @@ class _Command:
             return
         with durable.scratch("stepwell-bisect-") as folder:
             path = os.path.join(folder, str(step))
-            self._store.export(step, path, leaves="numpy")
+            self._export(step, path)
             yield path
+
+    def _export(self, step: int, path: str) -> None:
+        try:
+            self._store.export(step, path, leaves="numpy")
+        except InvalidArgumentError as error:
+            why = str(error).partition("; on_unsupported")[0]  # bisect has no such option
+            raise InvalidArgumentError(f"step {step}: {why}; without {{path}} and --export the "
+                                       "command can read it from {run} itself") from None
 
     def _status(self, step: int, path: str | None) -> int:
         values = {"step": str(step), "run": self._store.path}

@@ -19,6 +19,7 @@ from .._metrics import numbers_in
 from .._runtime.files import read_small
 from .._store import Store
 from ..errors import Error
+from .place import Place
 
 _STEPS_MAX = 60  # of the newest, which rates are about
 _HOLDER_BYTES_MAX = 4096
@@ -43,11 +44,13 @@ class Looks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._place = Place(store)
         self._seen: dict[tuple[int, int], Saved] = {}  # by step and time of its commit
 
     def look(self) -> dict[str, Any]:
         """What there is to say, as JSON has it. Only what is known from outside: what follows the
         store in the process that writes, that process alone knows."""
+        self._place.check()
         records = self._store._backend.whole("a look from outside").steps()
         now = time.time()
         newest = self._newest(records)

@@ -29,6 +29,7 @@ from .over_steps import bars, cut, duration, over_time
 
 _BARS_MIN, _BARS_MAX = 16, 60  # columns
 _TEXT_WIDTH = 56  # columns that are left for the texts beside the bars
+_NARROW = 40  # columns, below which names have no column of their own
 _LISTED_MAX, _METRICS_MAX = 8, 12
 _NAME_MAX, _TEXT_MAX = 24, 200  # characters of a name, of a reason
 
@@ -44,7 +45,7 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if given.json:
             return _plain(looks.look()), ""
         draw = _Drawing(rich)
-        if given.once or not sys.stdout.isatty():
+        if given.once or not draw.can_be_live():
             return {}, draw.text(looks.look())
         draw.live(looks, given.interval)
     return {}, ""
@@ -78,6 +79,11 @@ class _Drawing:
             console.print(self._table(look))
         return "".join([line.rstrip() + "\n" for line in captured.get().splitlines()])
 
+    def can_be_live(self) -> bool:
+        """Whether standard output is a terminal that can move its cursor."""
+        console = self._rich.console.Console()
+        return sys.stdout.isatty() and not console.is_dumb_terminal
+
     def live(self, looks: Looks, interval_s: float) -> None:
         """Draws on the whole terminal until `q`, Ctrl-C or SIGTERM."""
         console = self._rich.console.Console()
@@ -91,11 +97,17 @@ class _Drawing:
 
     def _table(self, look: dict[str, Any]) -> Any:
         table = self._rich.table.Table.grid(padding=(0, 2))
-        table.add_column(style="bold", no_wrap=True)
+        text = self._rich.text.Text
+        is_narrow = _columns() < _NARROW
+        if not is_narrow:
+            table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         bars_max = min(max(_BARS_MIN, _columns() - _TEXT_WIDTH), _BARS_MAX)
         for name, value in rows_of(look, bars_max):
-            table.add_row(self._rich.text.Text(name), self._rich.text.Text(value))
+            if is_narrow:
+                table.add_row(text(f"{name} {value}".lstrip()))
+            else:
+                table.add_row(text(name), text(value))
         return table
 
 
@@ -150,7 +162,7 @@ def rows_of(look: Mapping[str, Any], bars_max: int) -> Iterator[tuple[str, str]]
         "" if look["first"] is None else f", from {look['first']} on")
     if latest is not None:
         yield "newest", (f"step {latest['step']}, {duration(latest['age_s'])} ago, "
-                         f"{format_bytes(latest['logical_bytes'])}, of which "
+                         f"{format_bytes(latest['logical_bytes'])}, "
                          f"{format_bytes(latest['owned_bytes'])} its own")
     if rate is not None:
         pace = rate["steps_per_s"]

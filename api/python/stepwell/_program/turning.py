@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 
@@ -73,6 +73,12 @@ class Search:
             self._good = position
         else:
             self._bad = position
+
+    def skip_all_but(self, steps: Iterable[int]) -> None:
+        """Of the open steps those that are not among `steps` cannot be told."""
+        there = set(steps)
+        self._skipped.update(i for i in range(self._good + 1, self._bad)
+                             if self._steps[i] not in there)
 
     def _runs(self) -> list[range]:
         """The positions of open steps."""

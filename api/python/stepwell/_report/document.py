@@ -27,6 +27,7 @@ from . import leaves, steps
 from .steps import StepFacts, evenly, step_json
 
 SCHEMA = 1
+_WITHIN = ".stepwell"  # a store in a directory of Orbax's
 _FREES_MAX = 500_000  # leaves that are read for what deleting steps would free
 _STEP_COST = 20  # to read a step's records without leaves takes as long as so many leaves
 
@@ -85,7 +86,7 @@ def document_of(store: Store, live: bool = False) -> Document:
         "made": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "live": live,
         "store": {
-            "path": store.path, "name": os.path.basename(store.path), "steps": len(numbers),
+            "path": store.path, "name": _name_of(store.path), "steps": len(numbers),
             "latest": step_json(max([each.step for each in run.records if not each.taint],
                                     default=None)),
             "first": step_json(min(numbers, default=None))},
@@ -164,6 +165,13 @@ class _Kept(NamedTuple):
     kept_by: list[list[int]] | None
     goes_next: list[int]
     best_rules: list[dict[str, str]]
+
+
+def _name_of(path: str) -> str:
+    """The last part of a path; of a store within a directory of Orbax's that of the directory, by
+    which its owner knows the run."""
+    folder, name = os.path.split(path)
+    return os.path.basename(folder) if name == _WITHIN else name
 
 
 def _retention(store: Store, run: _Run, shown: Sequence[int]) -> _Kept:
