@@ -57,9 +57,12 @@ Result<WantedValue> Reading::FindValue(uint32_t number, uint64_t chunk, uint64_t
   const ImportArray& array = arrays_[number];
   WantedValue value{number, false, chunk, {}};
   const std::string key = ChunkKey(array, chunk);
-  STEPWELL_ASSIGN_OR_RETURN(const auto place, array.index->Find(key));
-  if (place) {
-    value.place = *place;
+  const auto place = array.index->Find(key);
+  if (!place.ok()) {
+    return place.status().WithContext(StrCat(array.label, ", chunk ", ChunkNumber(array, chunk)));
+  }
+  if (*place) {
+    value.place = **place;
   } else if (array.may_be_absent) {
     value.absent = true;
   } else {

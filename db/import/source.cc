@@ -114,7 +114,11 @@ Result<std::optional<ValuePlace>> ValueIndex::Find(std::string_view key) {
   STEPWELL_RETURN_IF_ERROR(format::orbax::CheckOcdbtPath(key));
   STEPWELL_ASSIGN_OR_RETURN(const auto info,
                             io::StatIfThere(file_system_, StrCat(folder_, "/", key)));
-  if (!info || info->is_directory) return std::optional<ValuePlace>();
+  if (!info || info->is_directory) {
+    if (!files_.contains(std::string(key))) return std::optional<ValuePlace>();
+    // It was there at a look before: the checkpoint is being removed, and this is no fill value.
+    return DataLossError(StrCat(folder_, "/", key, " is missing; it was there before"));
+  }
   place.file = FileOf(std::string(key));
   place.length_bytes = info->size_bytes;
   return std::optional(place);

@@ -21,7 +21,7 @@ using format::LeafRecord;
 constexpr uint64_t kSteps[] = {9};
 
 // Bands, columns, a stack of layers, one row, lengths without divisors; and small ones.
-std::vector<LeafSpec> State() {
+std::vector<LeafSpec> StreamedState() {
   return {{"bands", {6000, 1000}},
           {"columns", {640, 12800}},
           {"empty", {0, 3}},
@@ -37,7 +37,7 @@ class ImportStreamedTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     source_ = Open("source");
-    auto handle = SaveSeeded(source_.get(), 1, 5, State());
+    auto handle = SaveSeeded(source_.get(), 1, 5, StreamedState());
     ASSERT_OK(handle.status());
     ASSERT_OK(handle->Wait());
     ExportOptions options;
@@ -125,7 +125,7 @@ TEST_P(ImportStreamedTest, TheStepIsTheOneThatIsReadAtOnce) {
     EXPECT_EQ(found[i].key, expected[i].key);
     EXPECT_EQ(found[i].shard_shape, expected[i].shard_shape);
   }
-  for (const LeafSpec& spec : State()) {
+  for (const LeafSpec& spec : StreamedState()) {
     EXPECT_EQ(Load(store.get(), spec.name), LeafData(spec, 5)) << spec.name;
   }
   ASSERT_OK(VerifyImport(*store, 9, dir_ / "x", Streaming(), io::LocalFileSystem()));
@@ -167,6 +167,42 @@ TEST_P(ImportStreamedTest, AnotherCheckpointInItsPlaceIsNotMixedIn) {
   EXPECT_EQ(StepNumbers(store.get()), std::vector<uint64_t>{});
 }
 
+// A checkpoint without a database, whose writer left out what is all fill value: a chunk that
+// vanishes meanwhile was none of these.
+TEST_P(ImportStreamedTest, AChunkThatVanishesIsNoFillValue) {
+  const std::string folder = dir_ / "plain";
+  const bool is_zarr3 = GetParam() == 3;
+  std::filesystem::create_directories(folder + "/w/c");
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder + "/" + name, std::ios::binary) << text;
+  };
+  write("_METADATA", StrCat(R"({"tree_metadata": {"w": {"key_metadata": [
+      {"key": "w", "key_type": 2}], "value_metadata": {"value_type": "jax.Array",
+      "skip_deserialize": false}}}, "use_ocdbt": false, "use_zarr3": )",
+                            is_zarr3 ? "true}" : "false}"));
+  write("w/.zarray", R"({"zarr_format": 2, "shape": [40000000], "chunks": [1000000],
+      "dtype": "|u1", "compressor": null, "fill_value": 0, "filters": null, "order": "C"})");
+  write("w/zarr.json", R"({"zarr_format": 3, "node_type": "array", "shape": [40000000],
+      "data_type": "uint8", "chunk_grid": {"name": "regular", "configuration":
+      {"chunk_shape": [1000000]}}, "chunk_key_encoding": {"name": "default"}, "fill_value": 0,
+      "codecs": [{"name": "bytes"}]})");
+  const auto chunk = [&](int number) { return StrCat(is_zarr3 ? "w/c/" : "w/", number); };
+  for (int i = 0; i < 39; ++i) write(chunk(i), std::string(1'000'000, 'x'));
+  const auto checkpoint = OrbaxCheckpoint::Open(io::LocalFileSystem(), folder);
+  ASSERT_OK(checkpoint.status());
+  const auto store = Open("target");
+  auto request = ImportRequest(*checkpoint, 9, Streaming());
+  ASSERT_OK(request.status());
+  ASSERT_NE(request->far, nullptr);
+  std::filesystem::remove(folder + "/" + chunk(30));
+  const Status status = Import(store.get(), std::move(request));
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("leaf 'w', chunk 30"));
+  EXPECT_EQ(StepNumbers(store.get()), std::vector<uint64_t>{});
+  write(chunk(30), std::string(1'000'000, 'x'));
+  ASSERT_OK(Import(store.get(), ImportRequest(*checkpoint, 9, Streaming())));
+}
+
 TEST_P(ImportStreamedTest, ItSaysHowFarItIsAndEndsWhenAsked) {
   const auto store = Open("target");
   ImportOptions options = Streaming();
@@ -180,7 +216,7 @@ TEST_P(ImportStreamedTest, ItSaysHowFarItIsAndEndsWhenAsked) {
   };
   ASSERT_OK(Import(store.get(), Request(options)));
   uint64_t bytes = 0;
-  for (const LeafSpec& spec : State()) bytes += LeafData(spec, 5).size() * sizeof(float);
+  for (const LeafSpec& spec : StreamedState()) bytes += LeafData(spec, 5).size() * sizeof(float);
   EXPECT_EQ(total, bytes);
   EXPECT_EQ(done, bytes);
   EXPECT_TRUE(never_back);
