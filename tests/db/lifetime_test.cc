@@ -22,7 +22,7 @@ bool IsWorker() {
   std::string name(16, '\0');
   pthread_getname_np(pthread_self(), name.data(), name.size());
   return name.starts_with("stepwell-enc") ||
-         name.starts_with("stepwell-") && std::isdigit(static_cast<unsigned char>(name[9])) != 0;
+         (name.starts_with("stepwell-") && std::isdigit(static_cast<unsigned char>(name[9])) != 0);
 }
 
 // A disk whose Wake returns late to workers: as if they lost their CPU right after they woke the
