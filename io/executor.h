@@ -37,7 +37,7 @@ class InlineExecutor final : public Executor {
 
 enum class ThreadPriority : uint8_t {
   kNormal,
-  // About a tenth of the time where other threads want the same cores, else all of it: nice 10
+  // A third of another thread's time where that wants the same core, else all of it: nice 5
   // above the process's own value (sched(7)).
   kLow,
 };

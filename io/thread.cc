@@ -75,7 +75,7 @@ Result<std::thread> StartThread(const std::string& name, std::function<void()> b
 }
 
 void YieldToOthers() {
-  constexpr int kNice = 10;
+  constexpr int kNice = 5;
   // On Linux, a process of number 0 is the calling thread, contrary to POSIX (setpriority(2)).
   (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
 }

@@ -15,7 +15,7 @@ namespace stepwell::io {
 // has the errno of the system, mostly EAGAIN, and leaves nothing behind.
 Result<std::thread> StartThread(const std::string& name, std::function<void()> body);
 
-// Lowers the priority of the calling thread alone: nice 10 more than it has. That needs no right,
+// Lowers the priority of the calling thread alone: nice 5 more than it has. That needs no right,
 // and there is no way back without one.
 void YieldToOthers();
 

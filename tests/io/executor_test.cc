@@ -108,7 +108,7 @@ TEST(ThreadPoolTest, ThreadsOfLowPriorityYieldAndTheCallerKeepsItsOwn) {
     (*pool)->Run([&] { seen.push_back(getpriority(PRIO_PROCESS, 0)); });
     pool->reset();  // runs what is queued
   }
-  EXPECT_EQ(seen, (std::vector<int>{own, std::min(own + 10, 19)}));
+  EXPECT_EQ(seen, (std::vector<int>{own, std::min(own + 5, 19)}));
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 

@@ -157,6 +157,6 @@ def test_what_encodes_behind_a_save_yields_to_training(path):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with stepwell.open(path) as store:
         store.save(1, {"x": 1}).result()
-        assert set(nice("stepwell-enc")) == {min(own + 10, 19)}
+        assert set(nice("stepwell-enc")) == {min(own + 5, 19)}
         assert set(nice("stepwell-engine")) == {own}
     assert nice("stepwell-enc") == []
