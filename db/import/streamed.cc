@@ -11,6 +11,7 @@ namespace stepwell::db::import {
 namespace {
 
 constexpr uint64_t kBoxBytes = uint64_t{16} << 20;
+constexpr uint64_t kReadAheadBytes = uint64_t{128} << 20;
 
 // The shape of most boxes.
 format::Shape BoxShape(const ImportArray& array, const format::Shape& chunk_shape) {
@@ -69,34 +70,52 @@ void StreamedArrays::Add(const format::Shape& shard_shape, ImportArray* array) {
   array->streamed = std::move(streamed);
 }
 
-Status StreamedArrays::Start(std::span<const uint32_t> /*boxes*/) { return OkStatus(); }
+Status StreamedArrays::Start(std::span<const uint32_t> boxes) {
+  started_.insert(started_.end(), boxes.begin(), boxes.end());
+  return OkStatus();
+}
 
-// Several threads read and decode the boxes, while the engine writes those of before.
-Status StreamedArrays::Wait(std::span<const uint32_t> boxes, std::vector<Copy>* copies) {
+// Reads what was asked for first, several boxes at once: each stored value is decoded by one
+// thread, and a box may be one value. The engine writes the boxes of before meanwhile.
+Status StreamedArrays::ReadStarted() {
   std::vector<ImportArray> wanted;
   uint64_t bytes = 0;
-  for (const uint32_t box : boxes) {
+  for (const uint32_t box : started_) {
+    if (!wanted.empty() && bytes + boxes_[box].size_bytes > kReadAheadBytes) break;
     wanted.push_back(boxes_[box]);
     bytes += wanted.back().size_bytes;
   }
   if (options_.keep_waiting && !options_.keep_waiting()) {
     return CancelledError("the import was cancelled");
   }
-  const Status status = check_(ReadArrays(file_system_, options_, &wanted));
-  copies->resize(boxes.size());  // an error names its array itself
-  STEPWELL_RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    ImportArray& read = wanted[i];
-    copies->at(i) = {read.data, format::CStrides(read.zarr.shape, read.dtype->item_bytes)};
-    boxes_[boxes[i]].hold = std::move(read.hold);
+  STEPWELL_RETURN_IF_ERROR(check_(ReadArrays(file_system_, options_, &wanted)));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    ImportArray& box = boxes_[started_[i]];
+    box.data = wanted[i].data;
+    box.hold = std::move(wanted[i].hold);
   }
+  started_.erase(started_.begin(), started_.begin() + static_cast<ptrdiff_t>(wanted.size()));
   done_bytes_ += bytes;
   if (progress_) progress_(done_bytes_, total_bytes_);
   return OkStatus();
 }
 
+Status StreamedArrays::Wait(std::span<const uint32_t> boxes, std::vector<Copy>* copies) {
+  copies->resize(boxes.size());  // an error names its array itself
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const ImportArray& box = boxes_[boxes[i]];
+    while (box.hold == nullptr && !started_.empty()) STEPWELL_RETURN_IF_ERROR(ReadStarted());
+    copies->at(i) = {box.data, format::CStrides(box.zarr.shape, box.dtype->item_bytes)};
+  }
+  return OkStatus();
+}
+
 Status StreamedArrays::Release(std::span<const uint32_t> boxes) {
-  for (const uint32_t box : boxes) boxes_[box].hold.reset();
+  for (const uint32_t box : boxes) {
+    boxes_[box].hold.reset();
+    boxes_[box].data = nullptr;
+    std::erase(started_, box);
+  }
   return OkStatus();
 }
 

@@ -39,6 +39,8 @@ class StreamedArrays final : public FarSource {
   Status Release(std::span<const uint32_t> boxes) override;
 
  private:
+  Status ReadStarted();
+
   io::FileSystem* const file_system_;
   const std::function<void(uint64_t, uint64_t)> progress_;
   const ImportOptions options_;  // without its progress: that counts each read for itself
@@ -46,6 +48,7 @@ class StreamedArrays final : public FarSource {
   const uint64_t total_bytes_;
   uint64_t done_bytes_;
   std::vector<ImportArray> boxes_;
+  std::vector<uint32_t> started_;  // asked for, and not read
 };
 
 }  // namespace stepwell::db::import

@@ -413,16 +413,16 @@ Status WriterStore::Stage(const std::shared_ptr<SaveJob>& job, size_t first,
     };
     if (!parallel) {
       const Status copied = copy(Trace::Lane::kCaller);
-      environment_.encoders->Run([encode, copied] { encode(copied); });
+      environment_.workers->Run([encode, copied] { encode(copied); });
       continue;
     }
     std::function<void()> task = [this, job, latch, copy, encode] {
       const Status copied = copy(Trace::Lane::kWorker);
       latch->Done();
-      // The disk gets its work while the copies go on. The rest is behind them: the caller waits
-      // for the copies only.
+      // The disk gets its work while the copies go on. The rest comes behind the copies still
+      // queued: the caller waits for those only.
       if (job->staged_ahead.load() < kStagedAheadOfDisk) return encode(copied);
-      environment_.encoders->Run([encode, copied] { encode(copied); });
+      environment_.workers->Run([encode, copied] { encode(copied); });
     };
     latch->Start();
     try {

@@ -222,10 +222,10 @@ TEST_P(ImportStreamedTest, ItSaysHowFarItIsAndEndsWhenAsked) {
   EXPECT_TRUE(never_back);
   ASSERT_OK(store->Delete(kSteps));
   size_t asked = 0;
-  options.keep_waiting = [&] { return ++asked < 4; };
+  options.keep_waiting = [&] { return ++asked < 2; };
   const Status status = Import(store.get(), Request(options));
   EXPECT_EQ(status.code(), StatusCode::kCancelled) << status.ToString();
-  EXPECT_EQ(asked, 4U);
+  EXPECT_GE(asked, 2U);
   EXPECT_EQ(StepNumbers(store.get()), std::vector<uint64_t>{});
 }
 
