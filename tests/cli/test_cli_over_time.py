@@ -194,7 +194,7 @@ def test_bad_arguments(store: pathlib.Path) -> None:
 
 def test_without_rich(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.live", None)
-    assert 'pip install rich, or "stepwell[top]"' in error("top", store, status=1)
+    assert "pip install 'rich>=14'" in error("top", store, status=1)
     assert document("top", store)["steps"] == 10
 
 
@@ -216,7 +216,9 @@ class Terminal:
         self.before = termios.tcgetattr(self.theirs)
         self.process = subprocess.Popen(
             [PROGRAM, *map(str, arguments)], stdin=self.theirs, stdout=self.theirs,
-            stderr=self.theirs, env={**os.environ, "TERM": kind, "PYTHONUTF8": "1"})
+            stderr=self.theirs, env={**os.environ, "TERM": kind, "PYTHONUTF8": "1"},
+            # A shell may ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.text = ""
 
     def reads(self, pattern: str) -> None:
@@ -229,7 +231,10 @@ class Terminal:
     def ends(self) -> int:
         """The exit status; what it prints is read until then."""
         rest = b""
+        limit = time.monotonic() + 60
         while self.process.poll() is None:
+            if time.monotonic() > limit:
+                self.process.kill()
             if select.select([self.ours], [], [], 0.01)[0]:
                 rest += os.read(self.ours, 1 << 16)
         while select.select([self.ours], [], [], 0)[0]:

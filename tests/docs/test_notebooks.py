@@ -14,7 +14,8 @@ from notebooks import execute
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "api/examples/notebooks"
 # Texts that cells must show, as HTML or as text.
 SHOWN = {
-    "first_steps": ["read-only&gt;: 20 steps</caption>", "<caption>step 59, committed ",
+    "first_steps": ["read-only&gt;</caption>", "<caption>20 steps</caption>",
+                    "<caption>step 59, committed ",
                     "<treescope-"],
     "from_orbax_v1": ["ArrayMetadata", "<caption>step 8: 3 leaves"],
     "from_orbax_v0": [],

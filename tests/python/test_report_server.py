@@ -328,4 +328,4 @@ def test_no_store_and_no_waitress(filled: pathlib.Path, tmp_path: pathlib.Path) 
     paths = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     done = subprocess.run([*command, str(filled)], capture_output=True, text=True, check=False,
                           timeout=60, env={**os.environ, "PYTHONPATH": paths})
-    assert done.returncode == 1 and "pip install 'stepwell[serve]'" in done.stderr
+    assert done.returncode == 1 and "pip install 'waitress>=3'" in done.stderr

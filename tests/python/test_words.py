@@ -102,7 +102,8 @@ def test_what_to_install_is_what_the_package_asks_for():
         assert path.suffix == ".md" or "pip install stepwell" not in text.replace("\n", " "), path
         assert "'stepwell[" not in text, path
     for extra, place in (("remote", "_remote/object_store.py"), ("orbax", "compat/orbax.py"),
-                         ("orbax", "compat/_orbax_v1/base.py")):
+                         ("orbax", "compat/_orbax_v1/base.py"), ("serve", "_program/serve.py"),
+                         ("top", "_program/top.py")):
         text = (ROOT / "api/python/stepwell" / place).read_text()
         assert f"pip install '{extras[extra][-1]}'" in text, place
 

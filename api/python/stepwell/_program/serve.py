@@ -27,8 +27,8 @@ def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     try:
         import waitress.server
     except ImportError:
-        raise Error("serve needs the package waitress: pip install 'stepwell[serve]', or pip "
-                    f"install waitress, for {sys.executable}") from None
+        raise Error(f"serve needs the package waitress: pip install 'waitress>=3', for "
+                    f"{sys.executable}") from None
     from .._report.server import Application  # needs a moment: not for other commands
 
     # It warns of each request that waits for a thread: many lines would fill a pipe that nothing

@@ -57,8 +57,8 @@ def _rich() -> Any:
         return argparse.Namespace(**{name: importlib.import_module(f"rich.{name}")
                                      for name in ("console", "live", "table", "text")})
     except ImportError as error:
-        raise Error(f"top is drawn by rich, which is not installed ({error}): pip install rich, or "
-                    "\"stepwell[top]\"; --json needs nothing") from None
+        raise Error(f"top is drawn by rich, which is not installed ({error}): "
+                    "pip install 'rich>=14'; --json needs nothing") from None
 
 
 def _plain(value: Any) -> Any:

@@ -76,8 +76,7 @@ const arrays = {
     const at = this.leaf;
     const asked = this.asked += 1;
     this.said.textContent = "Reading …";
-    const wanted =
-        {step: number[app.step], path: wholePath(item[at], path[at]), item: item[at]};
+    const wanted = {step: number[app.step], path: wholePath(item[at], path[at]), item: item[at]};
     if (this.slice.value.trim()) wanted.slice = this.slice.value.trim();
     try {
       const {data} = await ask("leaf", wanted);

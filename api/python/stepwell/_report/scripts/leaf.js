@@ -117,9 +117,9 @@ const leafView = {
          ]));
     fill(this.mesh, drawMesh(leaf));
     const newest = d3.max(leaves.steps.filter((step, sample) => app.isPresent(leaf, sample)));
-    this.note.textContent = `Type, sizes and sharding are those at step ${stepName(newest)}. ${
-        this.contents(leaf)} ${
-        leaves.statistics ? "" : "No sampled step has statistics of its leaves."}`;
+    this.note.textContent =
+        `Type, sizes and sharding are those at step ${stepName(newest)}. ${this.contents(leaf)} ${
+            leaves.statistics ? "" : "No sampled step has statistics of its leaves."}`;
     this.charts.forEach((chart, i) => {
       const series = LEAF_CHARTS[i][1](leaf);
       const isKnown = series.some(({values}) => values.some((value) => value !== null));
