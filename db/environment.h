@@ -21,10 +21,10 @@ struct Environment {
   // that it writes to.
   std::shared_ptr<const void> held_root;
   std::function<Result<std::unique_ptr<io::Disk>>()> make_disk;
-  std::shared_ptr<io::Executor> workers;  // pure CPU work that callers wait for
+  std::shared_ptr<io::Executor> workers;  // pure CPU work: copies, raw chunks, reads
   // Null in stores that are only read, as the next three.
-  std::shared_ptr<io::Executor> encoders;  // pure CPU work behind saves: threads of low priority
-  std::shared_ptr<io::Executor> index_worker;    // one thread: RocksDB's blocking calls, in order
+  std::shared_ptr<io::Executor> encoders;      // of held arrays and codecs: threads of low priority
+  std::shared_ptr<io::Executor> index_worker;  // one thread: RocksDB's blocking calls, in order
   std::shared_ptr<io::Executor> reclaim_worker;  // one thread: unlinks, punches, copies
   std::shared_ptr<io::Executor> callbacks;       // one thread: the user's callbacks
   io::Clock* clock = nullptr;

@@ -234,7 +234,7 @@ Status WriterStore::CloseInOrder() {
   core_->index->BeginClose();
   environment_.index_worker->Run([this] { core_->index->Close(); });
   index_tasks_->Wait();
-  worker_tasks_->Wait();  // which give encoders work; the tasks that both post run below
+  worker_tasks_->Wait();  // the tasks that these and the next post run below
   encoder_tasks_->Wait();
   const Status finished = OnEngine([&] {
     engine_->Step(/*wait=*/false);

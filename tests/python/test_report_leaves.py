@@ -3,31 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
-from report_browser import NARROW, Opener, Report, running_browser
+from report_browser import NARROW, Opener, Report, browser, show  # noqa: F401  fixtures
 from report_documents import HOSTILE, document
 
 GLOBS = {"params/**/kernel": 4, "**/bias": 4, "params/layers/?": 8, "*": 9, "opt": 1,
          "params/*/0/*": 2, "layers/**": 0, "PARAMS/**": 0}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as running:
-        yield running
-
-
-@pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(browser, tmp_path)
-    yield opener
-    opener.close()
 
 
 def names(report: Report) -> list[str]:

@@ -14,16 +14,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import stepwell
-from report_browser import Opener, Report, running_browser, serving
+from report_browser import Opener, Report, browser, serving  # noqa: F401  a fixture
 from report_documents import HOSTILE
 
 POLLS_MS = 15_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as running:
-        yield running
 
 
 def state(step: int) -> dict[str, Any]:

@@ -7,29 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
 import stepwell._report.page
-from report_browser import NARROW, Opener, Report, running_browser
+from report_browser import NARROW, Opener, Report, browser, show  # noqa: F401  fixtures
 from report_documents import document
 from stepwell._report.page import page_of
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as running:
-        yield running
-
-
-@pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Opener]:
-    opener = Opener(browser, tmp_path)
-    yield opener
-    opener.close()
 
 
 def status(report: Report) -> str:

@@ -29,7 +29,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def scaled(numbers: Sequence[float]) -> list[float | None]:
-    """From 0 for the lowest to 1 for the highest; None for what is not finite."""
+    """Scales the lowest number to 0 and the highest to 1. One that is not finite becomes None."""
     finite = [number for number in numbers if math.isfinite(number)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     # Halves, since the distance between two numbers may be more than a float can be.

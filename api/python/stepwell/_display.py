@@ -32,7 +32,7 @@ def shown(text: str) -> str:
 
 
 def html_note(text: str) -> str:
-    """A paragraph, where there is no table to show."""
+    """Makes a paragraph of a text, escaped and cut."""
     return f"<p>{escaped(shown(text))}</p>"
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 from ._backend.backend import Backend
@@ -25,23 +25,36 @@ def metrics_of_all(backend: Backend) -> dict[int, Any]:
             for step, text in texts.items()}
 
 
+def number_of(value: Any) -> float | None:
+    """A metric as a number, finite or not; None for a value of another kind."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def numbers_in(metrics: Any) -> dict[str, float]:
-    """Those of a step's metrics that are numbers, also such as are not finite."""
-    numbers: dict[str, float] = {}
-    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            try:
-                numbers[name] = float(value)
-            except OverflowError:
-                numbers[name] = math.inf if value > 0 else -math.inf
-    return numbers
+    """The numbers among a step's metrics, finite or not."""
+    items = metrics.items() if isinstance(metrics, Mapping) else ()
+    return {name: number for name, value in items if (number := number_of(value)) is not None}
+
+
+def best_among(metrics: Iterable[tuple[int, Any]], metric: str, mode: Direction) -> int | None:
+    """Finds the best of some steps, as the policy BestN ranks them: of equal values the higher step
+    is better. None without a finite value. `metrics`: steps, and what each has."""
+    sign = 1 if mode == "max" else -1
+    ranked = [(sign * number, step) for step, each in metrics
+              if isinstance(each, Mapping) and (number := number_of(each.get(metric))) is not None
+              and math.isfinite(number)]
+    return max(ranked)[1] if ranked else None
 
 
 def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction,
             steps: Container[int]) -> int | None:
-    """Finds the best of `steps`, as the policy BestN ranks them: of equal values the higher step is
-    better. None without a finite value. InvalidArgumentError names the metrics that there are, if
-    no step has this one."""
+    """Finds the best of `steps`, as `best_among` does. InvalidArgumentError names the metrics that
+    there are, if no step has this one."""
     if not isinstance(metric, str) or not metric:
         raise InvalidArgumentError(f"metric must be the name of one, not {metric!r}")
     if mode not in ("min", "max"):
@@ -52,18 +65,5 @@ def best_of(metrics: Mapping[int, Any], metric: str, mode: Direction,
         there = f"there are {', '.join(map(repr, known))}" if known else (
             "none has any: pass metrics= to save")
         raise InvalidArgumentError(f"no step has the metric {metric!r}; {there}")
-    sign = 1 if mode == "max" else -1
-    ranked = [(sign * value, step) for step, each in metrics.items()
-              if step in steps and (value := _finite(each, metric)) is not None]
-    return max(ranked)[1] if ranked else None
-
-
-def _finite(metrics: Any, metric: str) -> float | None:
-    value = metrics.get(metric) if isinstance(metrics, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        value = float(value)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) else None
+    return best_among(((step, each) for step, each in metrics.items() if step in steps), metric,
+                      mode)

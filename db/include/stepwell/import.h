@@ -23,7 +23,7 @@ struct ImportOptions {
   std::vector<std::string> items{};  // names as in the checkpoint; empty: all
   IfExists if_exists = IfExists::kError;
   size_t threads = 0;  // that read and decode; 0: between 4 and 8
-  // Arrays of more bytes than this together are read while they are saved, about 16 MiB at a time,
+  // Arrays of more bytes than this together are read while they are saved, up to 128 MiB at a time,
   // or one stored value. Else all of them are read first; and in several processes always.
   uint64_t held_bytes_max = uint64_t{256} << 20;
   // What would need more memory at a time is refused (kResourceExhausted); 0: the machine's memory.

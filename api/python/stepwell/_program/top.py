@@ -35,7 +35,7 @@ _NAME_MAX, _TEXT_MAX = 24, 200  # characters of a name, of a reason
 
 
 def run(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Prints pictures until `q` or Ctrl-C, or one where standard output is no terminal."""
+    """Prints pictures until `q` or Ctrl-C. If standard output is not a terminal, it prints one."""
     if not 0 < given.interval < math.inf:
         raise InvalidArgumentError("--interval is a number of seconds above 0, not "
                                    f"{given.interval!r}")

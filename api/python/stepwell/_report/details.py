@@ -33,8 +33,8 @@ def leaf_of(store: Store, step: int, path: str, slice_text: str, bins: int = BIN
     """Elements of an array, or a value. `slice_text`: as NumPy's basic slices; "": everything.
     `item`: the leaf must be of that item; what `path` means depends on which items a step has.
 
-    Raises StepNotFoundError, PathNotFoundError, InvalidArgumentError for what is no leaf and for a
-    slice that is none, CorruptionError.
+    Raises StepNotFoundError, PathNotFoundError and CorruptionError; InvalidArgumentError if `path`
+    does not name a leaf, or `slice_text` is not a slice of it.
     """
     whole = store[step]._source
     source, chosen = whole.select(path, whole=True)

@@ -43,7 +43,7 @@ def schema() -> dict[str, Any]:
 def document_of(store: Store, live: bool = False) -> Document:
     """The document of a store as it is now. `live`: of the server.
 
-    Raises what reading the log raises. A damaged record of a step is told in the document.
+    Raises the errors of reading the log. The document itself names damaged records of steps.
     """
     store._check()
     core = store._backend.whole("a report")

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from .._metrics import best_among, number_of, numbers_in
 from .._printed.values import value_json
 from .._stepwell import Core, ItemRecord, StepRecord
 from ..errors import CorruptionError, StepNotFoundError
@@ -69,23 +70,9 @@ def evenly(items: Sequence[T], count: int) -> list[T]:
     return [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
 
 
-def number_of(value: Any) -> float | None:
-    """A metric as a number; None for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
 def metric_names(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of the numbers among the metrics of all steps, those of most steps first."""
-    counts: dict[str, int] = {}
-    for each in metrics:
-        for name, value in each.items():
-            if number_of(value) is not None:
-                counts[name] = counts.get(name, 0) + 1
+    counts = Counter(name for each in metrics for name in numbers_in(each))
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
@@ -93,15 +80,9 @@ def best_steps(records: Sequence[StepRecord], metrics: Sequence[Mapping[str, Any
                names: Iterable[str]) -> Best:
     """For each metric the places of the steps with its lowest and its highest finite value, as
     `Store.best` has them: of equal values the higher step, and no tainted one."""
-    best: Best = {}
-    untainted = [i for i, record in enumerate(records) if not record.taint]
-    for name in names:
-        values = [(value, i) for i in untainted
-                  if (value := number_of(metrics[i].get(name))) is not None
-                  and math.isfinite(value)]
-        least = max(values, key=lambda each: (-each[0], each[1]), default=(0, None))
-        best[name] = {"min": least[1], "max": max(values, default=(0, None))[1]}
-    return best
+    untainted = [(i, metrics[i]) for i, record in enumerate(records) if not record.taint]
+    return {name: {"min": best_among(untainted, name, "min"),
+                   "max": best_among(untainted, name, "max")} for name in names}
 
 
 def shown_of(records: Sequence[StepRecord], best: Best) -> list[int]:
