@@ -148,7 +148,7 @@ class Surveyor {
  private:
   static constexpr size_t kLeftOut = static_cast<size_t>(-1);
 
-  // Other steps can be told of. What is no damage of the store ends the survey.
+  // The survey goes on with other steps behind damage, and ends at any other error.
   Status Fail(size_t at, const Status& status) {
     if (status.code() != StatusCode::kDataLoss) return status;
     survey_.problems[at] = status.message();

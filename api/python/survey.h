@@ -46,7 +46,7 @@ struct SurveyCell {
 
   int32_t content = kAbsent;  // equal numbers of one leaf, 0 or above: the same content
   bool has_statistics = false;
-  bool is_exact = true;  // SurveyColumn::kChanged is no upper bound
+  bool is_exact = true;  // kChanged is the share itself, not an upper bound
   uint64_t elements = 0;
   uint64_t nonfinite = 0;
   SurveyNumbers numbers{};

@@ -141,7 +141,7 @@ def _keys() -> Iterator[Callable[[float], set[str]]]:
     def pressed(seconds: float) -> set[str]:
         if not select.select([terminal], [], [], seconds)[0]:
             return set()
-        # The end of the input, as of a terminal that was closed, ends it as `q` does.
+        # The end of the input (a terminal was closed) ends it as `q` does.
         return set((os.read(terminal, 1024) or b"q").decode("latin-1"))
 
     try:

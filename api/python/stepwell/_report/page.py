@@ -47,7 +47,7 @@ def page_of(document: Mapping[str, Any] | None, live: bool = False) -> str:
 def _embedded(document: Mapping[str, Any]) -> str:
     """Base64 has no character that HTML knows, so no name in a document can end the element."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A lone surrogate is no UTF-8: of such a name the escape is kept.
+    # UTF-8 has no lone surrogates: a name with one keeps its escape.
     packed = gzip.compress(text.encode("utf-8", "backslashreplace"), 6, mtime=0)
     return ('<script type="application/gzip;base64" id="document">'
             f"{base64.b64encode(packed).decode()}</script>")

@@ -80,7 +80,7 @@ def _parts(sample: Sample) -> Iterator[Array]:
 
 def heat_map(sample: Sample, of: str) -> dict[str, Any] | None:
     """Mean, least and greatest finite element of blocks of a slice with one or two axes; null
-    where there is none. `of`: the slice, for the one who reads it."""
+    where there is none. `of`: the text of the slice, which the result repeats."""
     if len(sample.shape) not in (1, 2) or 0 in sample.shape:
         return None
     shape = sample.shape if len(sample.shape) == 2 else (1, *sample.shape)

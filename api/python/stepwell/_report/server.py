@@ -138,7 +138,7 @@ class Application:
 
 
 class _Documents:
-    """The newest document, made once for all who ask."""
+    """The newest document, made once for all requests."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -170,7 +170,7 @@ class Chart {
                      .y((point) => this.y(point.value));
     const dots = this.xs.length <= Math.max(60, this.width / 12);
     this.points.forEach((points, s) => {
-      // What is not known breaks no line; what is no number does.
+      // A value that is not known does not break the line; NaN and infinities do.
       const joined = points.filter((each) => each.value !== null);
       inside.append("path")
           .attr("class", "line")

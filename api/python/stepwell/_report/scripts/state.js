@@ -71,7 +71,7 @@ const app = {
     return this.overTime ? time[step] * 1000 : Number(number[step]);
   },
 
-  // Of a step that may not be among the shown ones: over time, as of the shown one nearest to it.
+  // A step that is not shown takes, over time, the place of the shown one nearest to it.
   xOfNumber(number) {
     if (!this.overTime) return Number(number);
     return this.x(nearest(this.document.steps.number.map(Number), Number(number)));

@@ -41,7 +41,7 @@ function formatShort(value) {
   return d3.format(size !== 0 && (size < 1e-3 || size >= 1e7) ? ".4~e" : ".5~g")(value);
 }
 
-// The document has null for what is not known, and text for what is no finite number.
+// The document has null for a value that is not known, and text for NaN and infinities.
 function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
