@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from log_lines import wait_for
 
 import stepwell
 from stepwell.policy import (BestN, ByteBudget, EveryN, KeepFor, LastVerified, LatestN, Pinned,
@@ -236,4 +237,5 @@ def test_a_save_that_the_rules_do_not_keep_is_said_once(
     with caplog.at_level("WARNING", "stepwell"), stepwell.open(path, keep=keep) as store:
         for step in (50, 51):
             store.save(step, {"w": np.ones(3)}, metrics=metrics).result()
+        wait_for(text, caplog)
     assert caplog.text.count(text) == 1

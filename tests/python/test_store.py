@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from log_lines import wait_for
 
 import stepwell
 
@@ -288,8 +289,7 @@ def test_verify_and_stats(store):
 
 def test_log(path, caplog):
     with caplog.at_level(logging.INFO, "stepwell"), stepwell.open(path):
-        pass
-    assert "keeps every step" in caplog.text
+        wait_for("keeps every step", caplog)
 
 
 def test_errors_are_their_builtins():

@@ -15,6 +15,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 from equality import same
+from log_lines import wait_for
 
 import stepwell
 
@@ -23,15 +24,6 @@ def state_of(seed, count=20_000):
     random = np.random.default_rng(seed)
     return {"w": random.standard_normal((count // 10, 10)).astype(np.float32),
             "n": {"b": random.integers(0, 9, count), "step": seed}}
-
-
-def wait_for(text, caplog):
-    """Log lines come from a thread of their own."""
-    for _ in range(1000):
-        if text in caplog.text:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"{text!r} is not in the log:\n{caplog.text}")
 
 
 # ---- pins ---------------------------------------------------------------------------------------
